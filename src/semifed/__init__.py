@@ -1,0 +1,3 @@
+"""Semifed: federated semi-supervised learning."""
+
+__version__ = "0.1.0"
