@@ -1,0 +1,194 @@
+"""The [scenario] table of an experiment, and the table of scenarios that `semifed list scenarios` shows."""
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from semifed.errors import SettingError
+
+BUDGETS = ("gamma", "per_class", "per_class_client", "total")
+DEFAULT_GAMMA = 0.1
+POOR_SHARE = 0.05  # noniid-3: what the many clients with few labels own; 55% at the others follows from gamma
+
+_WHOLE_NUMBERS_FROM = {
+    "clients": 1,
+    "per_class": 1,
+    "per_class_client": 1,
+    "total": 1,
+    "classes_per_client": 1,
+    "shards_per_client": 1,
+    "arrivals": 1,
+    "rounds_per_arrival": 1,
+    "validation": 0,
+    "test": 1,
+}
+_CHOICES = {"labels": ("client", "server"), "pool": ("train", "all")}
+
+
+@dataclass(frozen=True)
+class ScenarioKind:
+    """One line of `semifed list scenarios`."""
+
+    description: str
+    labels: tuple[str, ...]
+    uses: tuple[str, ...]
+
+
+_BOTH = ("client", "server")
+_ANY_BUDGET = ("gamma", "per_class", "per_class_client", "total")
+
+SCENARIOS: Mapping[str, ScenarioKind] = MappingProxyType(
+    {
+        "iid": ScenarioKind("every client holds the same mix of classes", _BOTH, _ANY_BUDGET),
+        "noniid": ScenarioKind(
+            "data sorted by class, cut into classes_per_client shards a client, dealt at random (McMahan)",
+            _BOTH,
+            (*_ANY_BUDGET, "classes_per_client"),
+        ),
+        "noniid-1": ScenarioKind(
+            "labelled and unlabelled data of classes_per_client random classes a client, every class evenly covered",
+            _BOTH,
+            (*_ANY_BUDGET, "classes_per_client"),
+        ),
+        "noniid-1-pairs": ScenarioKind(
+            "as noniid-1 with the FedSiam authors' pairs: client i holds classes (i div 10, i mod 10); 100 clients",
+            _BOTH,
+            _ANY_BUDGET,
+        ),
+        "noniid-2": ScenarioKind(
+            "labelled data of classes_per_client classes a client as noniid-1, unlabelled data of all classes",
+            ("client",),
+            (*_ANY_BUDGET, "classes_per_client"),
+        ),
+        "noniid-3": ScenarioKind(
+            "all classes everywhere; a share gamma of the clients own most labels (55% of their data at gamma 0.1), "
+            "the others own labels for 5% of theirs",
+            ("client",),
+            ("gamma",),
+        ),
+        "dirichlet": ScenarioKind(
+            "each class is divided among the clients in proportions drawn from Dir(alpha)",
+            _BOTH,
+            (*_ANY_BUDGET, "alpha"),
+        ),
+        "dirichlet-pool": ScenarioKind(
+            "FedMix: ten class profiles from Dir(alpha), client c asks by profile c mod 10 until class pools run dry",
+            _BOTH,
+            (*_ANY_BUDGET, "alpha"),
+        ),
+        "shards": ScenarioKind(
+            "data sorted by class, cut into shards_per_client shards a client, dealt at random",
+            _BOTH,
+            (*_ANY_BUDGET, "shards_per_client"),
+        ),
+        "types": ScenarioKind(
+            "FedMatch: unlabelled data by ten class profiles, client c has type c mod 10; labelled data balanced",
+            _BOTH,
+            _ANY_BUDGET,
+        ),
+        "streaming": ScenarioKind(
+            "types + arrivals: the unlabelled data come in `arrivals` parts, one each rounds_per_arrival rounds "
+            "(arrivals > 1 works with every other partition too)",
+            _BOTH,
+            (*_ANY_BUDGET, "arrivals", "rounds_per_arrival"),
+        ),
+    }
+)
+
+
+@dataclass(frozen=True)
+class ScenarioSettings:
+    """Who holds which samples and which labels, as the user asks for it."""
+
+    labels: Literal["client", "server"] = "client"
+    partition: str = "iid"
+    clients: int = 100
+    gamma: float | None = None  # share of labels in the data; at most one of these four, gamma 0.1 if none is given
+    per_class: int | None = None  # labels a class in all
+    per_class_client: int | None = None  # labels a class at each client
+    total: int | None = None  # labels in all
+    classes_per_client: int = 2
+    alpha: float = 0.5
+    shards_per_client: int = 2
+    arrivals: int = 1
+    rounds_per_arrival: int = 10
+    server_unlabelled: float = 0.0  # as a multiple of the number of labelled images (FedCon IV-E: 5.0)
+    pool: Literal["train", "all"] = "train"
+    validation: int = 0
+    test: int | None = None  # with pool = "all": number of test images
+    allow_missing: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_ranges()
+        self._check_partition()
+        self._check_budget()
+        if self.labels == "client" and self.server_unlabelled > 0:
+            raise _bad("server_unlabelled", 'only with labels = "server" does the server hold data; leave it at 0')
+        if self.pool == "all" and self.test is None:
+            raise _bad("test", 'pool = "all" merges the official test set; say how many test images to draw')
+        if self.pool == "train" and self.test is not None:
+            raise _bad("test", 'the official test set is used; leave it out, or set pool = "all" to draw a new one')
+
+    @property
+    def budget(self) -> tuple[str, float]:
+        """The name and the amount of the label budget that holds."""
+        given = [(name, getattr(self, name)) for name in BUDGETS if getattr(self, name) is not None]
+        return given[0] if given else ("gamma", DEFAULT_GAMMA)
+
+    def _check_ranges(self) -> None:
+        for name, options in _CHOICES.items():
+            if getattr(self, name) not in options:
+                raise _bad(name, f"must be one of {', '.join(options)}, not {getattr(self, name)!r}")
+        for name, least in _WHOLE_NUMBERS_FROM.items():
+            value = getattr(self, name)
+            optional = name in BUDGETS or name == "test"
+            if value is None and optional:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise _bad(name, f"must be a whole number of at least {least}, not {value!r}")
+        if self.gamma is not None and not (_is_number(self.gamma) and 0 < self.gamma <= 1):
+            raise _bad("gamma", f"must be above 0 and at most 1, not {self.gamma!r}")
+        if not (_is_number(self.alpha) and self.alpha > 0):
+            raise _bad("alpha", f"must be above 0, not {self.alpha!r}")
+        if not (_is_number(self.server_unlabelled) and self.server_unlabelled >= 0):
+            raise _bad("server_unlabelled", f"must be 0 or more, not {self.server_unlabelled!r}")
+        if not isinstance(self.allow_missing, bool):
+            raise _bad("allow_missing", f"must be true or false, not {self.allow_missing!r}")
+
+    def _check_partition(self) -> None:
+        kind = SCENARIOS.get(self.partition) if isinstance(self.partition, str) else None
+        if kind is None:
+            near = difflib.get_close_matches(str(self.partition), SCENARIOS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(SCENARIOS)}"
+            raise _bad("partition", f"{self.partition!r} is not known; {hint}")
+        if self.labels not in kind.labels:
+            fitting = ", ".join(name for name, other in SCENARIOS.items() if self.labels in other.labels)
+            raise _bad("partition", f'{self.partition!r} does not fit labels = "{self.labels}"; use one of {fitting}')
+        if self.partition == "noniid-1-pairs" and self.clients != 100:
+            raise _bad("clients", f"noniid-1-pairs is defined for 100 clients, not {self.clients}; use noniid-1")
+        if self.partition == "streaming" and self.arrivals < 2:
+            raise _bad("arrivals", f"streaming needs at least 2 arrivals, not {self.arrivals}; FedMatch has 10")
+
+    def _check_budget(self) -> None:
+        given = [name for name in BUDGETS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise _bad(given[1], f"the label budget is already given by {given[0]}; keep one of them")
+        name, amount = self.budget
+        if self.labels == "server" and name == "per_class_client":
+            raise _bad(name, 'with labels = "server" no client holds labels; use per_class')
+        if self.labels == "server" and name == "gamma" and amount == 1:
+            raise _bad(name, 'with labels = "server" a share of 1 leaves nothing for the clients; lower it')
+        if self.partition == "noniid-3" and (name != "gamma" or amount < POOR_SHARE):
+            # Below 5% the clients with few labels alone would exceed the budget.
+            raise _bad(name, f"noniid-3 takes its labels from gamma, at least {POOR_SHARE}; it is {amount:g}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _bad(name: str, problem: str) -> SettingError:
+    return SettingError(f"scenario.{name}: {problem}")

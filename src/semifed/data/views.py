@@ -1,0 +1,168 @@
+"""Views: a batch of uint8 images, seen clean, weakly or strongly changed, as the float32 a net takes.
+
+A view is called with (images [N, C, H, W] uint8, keys [N] int64) and returns (x / 255 - mean) / std. What happens to
+an image is decided by its own key and the name of the view alone: not by its neighbours in the batch, and two views
+of the same keys are drawn independently. The batch may be a whole cohort, flattened.
+
+    clean    the image as it is
+    weak     what `weak` names, in this order: crop, shift, flip, contrast, grey
+    strong   crop, shift and flip where `weak` names them, then RandAugment, then cutout
+    shift    only the shift
+    flip     only the flip
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from semifed.data.randaugment import TOP_LEVEL, blend, cutout, luminance, mean_grey, randaugment, whole
+from semifed.errors import SettingError
+from semifed.keys import fold, uniform
+
+View = Callable[[Tensor, Tensor], Tensor]
+
+WEAK_STEPS = ("crop", "shift", "flip", "contrast", "grey")
+VIEW_NAMES = ("clean", "weak", "strong", "shift", "flip")
+
+# Which of an image's draws decides what, and what its key is folded with for the rest. Changing one changes results.
+_DRAWS = ("crop-y", "crop-x", "shift-y", "shift-x", "flip", "contrast", "grey")
+_FOR_RANDAUGMENT, _FOR_CUTOUT = len(_DRAWS), len(_DRAWS) + 1
+
+
+@dataclass(frozen=True)
+class ViewSettings:
+    """The table [views] of an experiment. Sizes are in pixels."""
+
+    weak: tuple[str, ...] = ("shift", "flip")  # any of crop, shift, flip, contrast, grey; none: no augmentation
+    crop: int = 4  # mirror padding of which a piece of the old size is cut
+    shift: int = 4  # largest shift along each axis, mirror padding
+    contrast: float = 0.3  # the contrast is multiplied by 1 - this .. 1 + this
+    grey: float = 0.1  # share of the images that lose their colour
+    operations: int = 2  # RandAugment's n: operations for each image, drawn with replacement
+    magnitude: int = 10  # RandAugment's m: an operation's level is drawn from 1 .. m - 1, where 10 is the strongest
+    probability: float = 0.5  # with which each drawn operation is carried out
+    cutout: int = 16  # side of the grey square that ends a strong view; 0: none
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be drawn from."""
+        for number, step in enumerate(self.weak):
+            if step not in WEAK_STEPS:
+                raise SettingError(f"views.weak: {step!r} is none of {', '.join(WEAK_STEPS)}")
+            if step in self.weak[:number]:
+                raise SettingError(f"views.weak: {step!r} is named twice")
+        for name in ("crop", "shift", "operations", "cutout"):
+            _check_whole(name, getattr(self, name), 0)
+        _check_whole("magnitude", self.magnitude, 2, TOP_LEVEL + 1)
+        for name in ("contrast", "grey", "probability"):
+            _check_share(name, getattr(self, name))
+
+
+def views(settings: ViewSettings, mean: Sequence[float], std: Sequence[float], flips: bool) -> dict[str, View]:
+    """All views by name, for data with this mean and std of each channel (on the scale 0..1).
+
+    `flips` says whether a mirrored image still shows the same class: without it (digits) no view flips, and `flip`
+    is the clean image.
+    """
+    allowed = [step for step in settings.weak if flips or step != "flip"]
+
+    def weak(images: Tensor, keys: Tensor) -> Tensor:
+        draws = _draws(keys)
+        return _recolour(_move(images, draws, allowed, settings), draws, allowed, settings)
+
+    def strong(images: Tensor, keys: Tensor) -> Tensor:
+        images = _move(images, _draws(keys), allowed, settings)
+        own = fold(keys, _FOR_RANDAUGMENT)
+        images = randaugment(images, own, settings.operations, settings.magnitude, settings.probability)
+        return cutout(images, fold(keys, _FOR_CUTOUT), settings.cutout) if settings.cutout else images
+
+    def shift(images: Tensor, keys: Tensor) -> Tensor:
+        return _move(images, _draws(keys), ["shift"], settings)
+
+    def flip(images: Tensor, keys: Tensor) -> Tensor:
+        return _move(images, _draws(keys), ["flip"] if flips else [], settings)
+
+    def clean(images: Tensor, _keys: Tensor) -> Tensor:
+        return images
+
+    changes = (clean, weak, strong, shift, flip)
+    return {
+        name: _as_view(number, change, mean, std)
+        for number, (name, change) in enumerate(zip(VIEW_NAMES, changes, strict=True))
+    }
+
+
+def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """(x / 255 - mean) / std of each channel, in float32."""
+    scale = torch.tensor([1 / (255 * s) for s in std], dtype=torch.float32, device=images.device)
+    offset = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32, device=images.device)
+    return images.float().mul_(scale[:, None, None]).add_(offset[:, None, None])
+
+
+def _as_view(number: int, change: View, mean: Sequence[float], std: Sequence[float]) -> View:
+    """The change with draws of its own, followed by normalisation."""
+
+    def view(images: Tensor, keys: Tensor) -> Tensor:
+        if images.dtype != torch.uint8:
+            raise TypeError(f"a view takes uint8 images, not {images.dtype}")
+        return normalise(change(images, fold(keys, number)), mean, std)
+
+    return view
+
+
+def _draws(keys: Tensor) -> dict[str, Tensor]:
+    """Each image's numbers in [0, 1) for the simple steps, by name, as [N, 1]."""
+    return dict(zip(_DRAWS, uniform(keys, len(_DRAWS))[:, :, None].unbind(1), strict=True))
+
+
+def _move(images: Tensor, draws: dict[str, Tensor], steps: Sequence[str], settings: ViewSettings) -> Tensor:
+    """Crop, shift and flip as one look-up: they only say from which row and column each pixel comes.
+
+    A pixel is followed back from the result to the image, so the last step is undone first.
+    """
+    if not {"crop", "shift", "flip"} & set(steps):
+        return images
+    height, width = images.shape[-2:]
+    rows = torch.arange(height, device=images.device).expand(len(images), -1)
+    columns = torch.arange(width, device=images.device).expand(len(images), -1)
+    if "flip" in steps:
+        columns = columns.where(draws["flip"] < 0.5, width - 1 - columns)
+    for step, most in (("shift", settings.shift), ("crop", settings.crop)):
+        if step in steps:
+            rows = _mirrored(rows + whole(draws[f"{step}-y"], -most, most), height)
+            columns = _mirrored(columns + whole(draws[f"{step}-x"], -most, most), width)
+    source = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)[:, None]
+    return images.flatten(2).gather(2, source.expand(-1, images.shape[1], -1)).view_as(images)
+
+
+def _mirrored(places: Tensor, size: int) -> Tensor:
+    """Places along an axis, reflected into 0 .. size - 1 without repeating the edges."""
+    last = size - 1
+    return last - (places.remainder(max(2 * last, 1)) - last).abs()
+
+
+def _recolour(images: Tensor, draws: dict[str, Tensor], steps: Sequence[str], settings: ViewSettings) -> Tensor:
+    """The steps of a weak view that change values and not places."""
+    if "contrast" in steps:
+        factor = 1 + settings.contrast * (2 * draws["contrast"][:, 0] - 1)
+        images = blend(mean_grey(images), images, factor)
+    if "grey" in steps:
+        coloured = draws["grey"][:, 0] >= settings.grey
+        images = blend(luminance(images), images, coloured.float())
+    return images
+
+
+def _check_whole(name: str, value: object, low: int, high: int | None = None) -> None:
+    """A setting that is a whole number in its range, or an error that names it."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise SettingError(f"views.{name}: must be a whole number, not {value!r}")
+    if value < low or (high is not None and value > high):
+        allowed = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise SettingError(f"views.{name}: must be {allowed}, not {value}")
+
+
+def _check_share(name: str, value: object) -> None:
+    """A setting that is a number from 0 to 1, or an error that names it."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise SettingError(f"views.{name}: must be a number from 0 to 1, not {value!r}")

@@ -1,0 +1,120 @@
+"""From an experiment to everything its run needs, checked against each other before any work starts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from semifed.data import scenario as scenarios
+from semifed.data import sources, views
+from semifed.data.scenario import Scenario
+from semifed.data.sources import Dataset
+from semifed.engine.local import Workshop
+from semifed.errors import DataError, SettingError
+from semifed.experiment import Experiment
+from semifed.nets import zoo
+from semifed.nets.net import Net
+
+MAPPED_BELOW = 250_000
+"""Nets with fewer parameters train faster mapped over the cohort on a CPU; larger ones one by one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Assembly:
+    """A run about to start."""
+
+    experiment: Experiment
+    dataset: Dataset
+    scenario: Scenario
+    net: Net
+    workshop: Workshop
+
+    def test_set(self) -> tuple[Tensor, Tensor]:
+        """Images and labels that models are tested on."""
+        index = torch.tensor(self.scenario.test)
+        return self.dataset.images[index], self.dataset.labels[index]
+
+
+def prepare(experiment: Experiment, data_dir: Path | None = None) -> Assembly:
+    """Load the data, make the split, and put the run together."""
+    find_device(experiment.engine.device)
+    dataset = load_data(experiment, data_dir)
+    return assemble(experiment, dataset, make_split(experiment, dataset))
+
+
+def assemble(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> Assembly:
+    """Make the net and the workshop, and look whether they fit the data."""
+    device = find_device(experiment.engine.device)
+    shape = (dataset.images.shape[1], dataset.images.shape[2], dataset.images.shape[3])
+    net = _make_net(experiment, shape, len(dataset.classes))
+    workshop = Workshop(
+        net=net,
+        method=experiment.method,
+        scenario=scenario,
+        images=dataset.images.to(device),
+        labels=dataset.labels,
+        views=views.views(experiment.views, dataset.mean, dataset.std, dataset.flips),
+        training=experiment.client,
+        server_training=experiment.server,
+        seed=experiment.seed,
+        rounds=experiment.train.rounds,
+        mapped=is_mapped(experiment, net),
+        device=device,
+    )
+    return Assembly(experiment, dataset, scenario, net, workshop)
+
+
+def load_data(experiment: Experiment, data_dir: Path | None) -> Dataset:
+    """The data set an experiment names, or the one it holds."""
+    return experiment.data if isinstance(experiment.data, Dataset) else sources.load(experiment.data, data_dir)
+
+
+def make_split(experiment: Experiment, dataset: Dataset) -> Scenario:
+    """The split of an experiment."""
+    labels = dataset.labels.numpy()
+    scenario = scenarios.make(experiment.scenario, labels, dataset.train, experiment.seed, dataset.classes)
+    if len(scenario.active()) < experiment.train.clients_per_round:
+        raise DataError(
+            f"train.clients_per_round: only {len(scenario.active())} of {experiment.scenario.clients} clients hold "
+            f"any data, fewer than the {experiment.train.clients_per_round} a round; lower it or use fewer clients"
+        )
+    return scenario
+
+
+def is_mapped(experiment: Experiment, net: Net) -> bool:
+    """Whether clients are trained at once; a rule and not a timing, so that a run repeats to the last bit."""
+    if experiment.engine.mode == "auto":
+        return net.size < MAPPED_BELOW
+    return experiment.engine.mode == "mapped"
+
+
+def find_device(name: str) -> torch.device:
+    """The device a setting names, which must be there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise SettingError(f"engine.device: {name!r} is not to be had here ({reason}); use cpu or auto") from None
+    return device
+
+
+def _make_net(experiment: Experiment, shape: tuple[int, int, int], classes: int) -> Net:
+    """The net, tried on one blank image so that a wrong shape is found now."""
+    own = experiment.net
+    net = Net.of(own) if isinstance(own, nn.Module) else zoo.make(own, shape, classes)
+    try:
+        logits = net.evaluate(net.init(0), torch.zeros(2, *shape))
+    except RuntimeError as error:
+        raise SettingError(
+            f"net: {net.name} does not take images of {shape[0]}x{shape[1]}x{shape[2]} "
+            f"(channels x height x width): {str(error).splitlines()[0]}"
+        ) from None
+    if logits.shape != (2, classes):
+        raise SettingError(
+            f"net: {net.name} gives outputs of shape {tuple(logits.shape[1:])}, but the data have {classes} classes"
+        )
+    return net

@@ -1,0 +1,151 @@
+"""The sampled clients on this machine: mapped over the cohort or one by one, in chunks, over worker processes.
+
+All of these give the same numbers, because every draw depends on (seed, round, client) alone and a chunk
+has the same size whoever trains it. Between mapped and one by one, and between chunk sizes, sums are
+taken in another order: parameters then agree to about 1e-6 a round, not to the last bit.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from semifed import keys
+from semifed.batch import Pool
+from semifed.data.batches import Plan, Stream, Supply, plan
+from semifed.data.partitions import Indices
+from semifed.data.scenario import Scenario
+from semifed.data.views import View
+from semifed.engine.step import State, Stepper
+from semifed.methods.base import Method, Move, Terms
+from semifed.nets.net import Net
+from semifed.params import Parts, at, pick, stack, tree_map, unstack
+from semifed.training import Training
+
+
+class Task(NamedTuple):
+    """One client's turn: what it receives, what it has kept, and how often it has taken part with this visit."""
+
+    client: int
+    down: Parts
+    kept: Parts
+    visits: int
+
+
+class Outcome(NamedTuple):
+    """What one client's turn leaves behind."""
+
+    up: Parts
+    kept: Parts
+    examples: int
+    terms: dict[str, float]
+
+
+class Clients(Protocol):
+    """Whoever trains clients: this machine, its worker processes, or a network."""
+
+    def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
+        """The outcome of every task, in the order of the tasks."""
+        ...
+
+    def close(self) -> None:
+        """Let go of processes and connections."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Workshop:
+    """Everything a trainee needs, and the loop over its steps."""
+
+    net: Net
+    method: Method
+    scenario: Scenario
+    images: Tensor
+    labels: Tensor
+    views: Mapping[str, View]
+    training: Training
+    server_training: Training
+    seed: int
+    rounds: int
+    mapped: bool
+    device: torch.device
+
+    def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
+        """Train a chunk of clients: together where the workshop maps, else one after the other."""
+        together = [tasks] if self.mapped else [[task] for task in tasks]
+        return [outcome for group in together for outcome in self._train_group(round, group)]
+
+    def train_server(self, round: int, server: Parts) -> tuple[Parts, dict[str, float]]:
+        """The server is one more trainee; where it holds nothing it has no steps."""
+        role = Role(self.method.server(), self.method.server_reads(), self.server_training)
+        supply = _supply(self.scenario.server.labelled, self.scenario.server.unlabelled, self.labels)
+        visit = plan(role.pools, supply, role.training, keys.key(self.seed, "server", round))
+        if not role.moves or not visit.steps:
+            return server, {}
+        parts, terms = self._steps(role, [server], [visit], When(round, [round + 1]), mapped=False)
+        return parts, {name: float(value[0]) for name, value in terms.items()}
+
+    def _train_group(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
+        method = self.method
+        role = Role(method.client(), method.reads(), self.training)
+        plans = [self._plan(role, round, task.client) for task in tasks]
+        starts = [method.start(task.down, task.kept) for task in tasks]
+        when = When(round, [task.visits for task in tasks])
+        parts, terms = self._steps(role, starts, plans, when, self.mapped)
+        if self.mapped:
+            up = torch.func.vmap(method.upload)(parts, stack([task.down for task in tasks]))
+            ups, kept = unstack(up, len(tasks)), unstack(pick(parts, method.keeps), len(tasks))
+        else:
+            ups, kept = [method.upload(parts, tasks[0].down)], [pick(parts, method.keeps)]
+        own_terms = [{name: float(term[place]) for name, term in terms.items()} for place in range(len(tasks))]
+        examples = [visit.examples for visit in plans]
+        return [Outcome(*outcome) for outcome in zip(ups, kept, examples, own_terms, strict=True)]
+
+    def _plan(self, role: "Role", round: int, client: int) -> Plan:
+        labelled = self.scenario.clients[client].labelled
+        supply = _supply(labelled, self.scenario.unlabelled_at(client, round), self.labels)
+        return plan(role.pools, supply, role.training, keys.key(self.seed, "visit", round, client))
+
+    def _steps(
+        self, role: "Role", starts: Sequence[Parts], plans: Sequence[Plan], when: "When", mapped: bool
+    ) -> tuple[Parts, Terms]:
+        """The parts after all steps, and each term's mean over a trainee's own steps."""
+        stepper = Stepper(self.net, role.moves, role.training, mapped)
+        stream = Stream(plans, role.pools, self.images, self.views)
+        # A new tensor object for every leaf, so that two parts never share a buffer that one of them moves.
+        parts = tree_map(Tensor.detach, stack(starts) if mapped else starts[0])
+        state, sums = State(parts, {}), Terms()
+        dropout = torch.tensor([keys.key(visit.key, "dropout") for visit in plans], device=self.device)
+        for number in range(stream.steps):
+            batch = stream.batch(number, when.round, self.rounds, torch.tensor(when.visits))
+            step_keys, active = keys.fold(dropout, number), stream.active(number)
+            if not mapped:
+                batch, step_keys = at(batch, 0), step_keys[0]
+            state, terms = stepper(state, batch, step_keys, active)
+            for name, term in terms.items():
+                counted = term.reshape(-1) if active is None else term * active
+                sums[name] = sums[name] + counted if name in sums else counted
+        lengths = stream.lengths.clamp(min=1)
+        return state.parts, {name: total / lengths for name, total in sums.items()}
+
+
+class Role(NamedTuple):
+    """What a trainee does, reads, and how it trains."""
+
+    moves: Sequence[Move]
+    pools: Mapping[str, Pool]
+    training: Training
+
+
+class When(NamedTuple):
+    """The round, and how often each trainee has taken part."""
+
+    round: int
+    visits: Sequence[int]
+
+
+def _supply(labelled: Indices, unlabelled: Indices, labels: Tensor) -> Supply:
+    own = torch.tensor(labelled)
+    return Supply(own, labels[own], torch.tensor(unlabelled))

@@ -1,0 +1,102 @@
+"""THE MAIN LOOP, the same for every method and every engine."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from semifed import keys
+from semifed.engine.assemble import Assembly
+from semifed.engine.local import Clients, Outcome, Task
+from semifed.methods.base import Cohort, Visit
+from semifed.params import Parts, stack
+from semifed.payload import nbytes
+from semifed.results.evaluate import Examiner
+
+Row = dict[str, Any]
+"""What one round leaves in the record: a line of rounds.jsonl."""
+
+
+class Progress(NamedTuple):
+    """Everything that a round starts from: resume it, and the run goes on as if it had never stopped."""
+
+    round: int  # the next one
+    server: Parts
+    kept: dict[str, Parts]  # by client id, what each has kept
+    visits: torch.Tensor  # int64 [clients], how often each has taken part
+
+
+def begin(assembly: Assembly) -> Progress:
+    """The progress before the first round."""
+    experiment = assembly.experiment
+    server = experiment.method.init(assembly.net, keys.key(experiment.seed, "init"))
+    return Progress(0, server, {}, torch.zeros(experiment.scenario.clients, dtype=torch.int64))
+
+
+def run_rounds(
+    assembly: Assembly, clients: Clients, progress: Progress, done: Callable[[Row, Progress], None]
+) -> Progress:
+    """Run from where the progress is to the last round; `done` hears of every round that is complete."""
+    experiment, method = assembly.experiment, assembly.experiment.method
+    examine = Examiner(assembly.net, *assembly.test_set(), assembly.workshop.views["clean"])
+    while progress.round < experiment.train.rounds:
+        started = time.perf_counter()
+        round, server, kept, visits = progress
+        server, server_terms = assembly.workshop.train_server(round, server)
+        cohort = draw_cohort(assembly, round)
+        visits = visits.index_add(0, torch.tensor(cohort), torch.ones(len(cohort), dtype=torch.int64))
+        tasks = [
+            _task(assembly, server, kept, visits, Visit(client, slot, round)) for slot, client in enumerate(cohort)
+        ]
+        outcomes = clients.train(round, tasks)
+        server = _merge(assembly, server, outcomes, cohort, round)
+        kept = kept | {str(task.client): outcome.kept for task, outcome in zip(tasks, outcomes, strict=True)}
+        progress = Progress(round + 1, server, kept, visits)
+        tested = progress.round % experiment.train.evaluate_every == 0 or progress.round == experiment.train.rounds
+        scores = {name: examine(model)._asdict() for name, model in method.models(server).items()} if tested else {}
+        row: Row = {
+            "round": progress.round,
+            "models": scores,
+            "terms": _mean_terms(outcomes),
+            "server_terms": server_terms,
+            "bytes": {
+                "down": sum(nbytes(task.down) for task in tasks),
+                "up": sum(nbytes(outcome.up) for outcome in outcomes),
+            },
+            "clients": cohort,
+            "seconds": time.perf_counter() - started,
+        }
+        done(row, progress)
+    return progress
+
+
+def draw_cohort(assembly: Assembly, round: int) -> list[int]:
+    """The clients of a round, drawn from those that hold anything; the same for every method."""
+    active, experiment = assembly.scenario.active(), assembly.experiment
+    order = keys.permutation(keys.key(experiment.seed, "cohort", round), len(active))
+    return sorted(int(active[place]) for place in order[: experiment.train.clients_per_round])
+
+
+def _task(assembly: Assembly, server: Parts, kept: dict[str, Parts], visits: torch.Tensor, visit: Visit) -> Task:
+    method = assembly.experiment.method
+    down = method.download(server, visit)
+    own = kept.get(str(visit.client))
+    if own is None:
+        own = method.enroll(assembly.net, down, keys.key(assembly.experiment.seed, "enroll", visit.client))
+    return Task(visit.client, down, own, int(visits[visit.client]))
+
+
+def _merge(assembly: Assembly, server: Parts, outcomes: Sequence[Outcome], cohort: Sequence[int], round: int) -> Parts:
+    """The server after the round; if no client had anything to read, it stays as it is."""
+    examples = torch.tensor([outcome.examples for outcome in outcomes])
+    if not bool(examples.any()):
+        return server
+    up = stack([outcome.up for outcome in outcomes])
+    return assembly.experiment.method.aggregate(assembly.net, server, up, Cohort(tuple(cohort), examples, round))
+
+
+def _mean_terms(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Each term's mean over the clients that had steps."""
+    busy = [outcome.terms for outcome in outcomes if outcome.examples]
+    return {name: sum(terms[name] for terms in busy) / len(busy) for name in (busy[0] if busy else {})}

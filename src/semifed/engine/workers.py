@@ -1,0 +1,114 @@
+"""Worker processes: each holds the same workshop and trains whole chunks, so the numbers are those of one process.
+
+The images lie in shared memory once. Tasks and outcomes travel as payload bytes, as they would over a network.
+"""
+
+import dataclasses
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import torch
+import torch.multiprocessing  # teaches worker processes to receive tensors in shared memory
+
+from semifed.data.scenario import Scenario
+from semifed.data.sources import Dataset
+from semifed.engine.assemble import Assembly, assemble
+from semifed.engine.local import Clients, Outcome, Task, Workshop
+from semifed.errors import RunError
+from semifed.experiment import Experiment
+from semifed.payload import pack, unpack
+
+
+def open_clients(assembly: Assembly) -> Clients:
+    """The clients of a run on this machine, over as many processes as the experiment asks for."""
+    engine = assembly.experiment.engine
+    if engine.workers == 1:
+        return InProcess(assembly.workshop, engine.chunk)
+    return Workers(assembly)
+
+
+def _chunks(tasks: Sequence[Task], size: int) -> list[Sequence[Task]]:
+    return [tasks[start : start + size] for start in range(0, len(tasks), size)]
+
+
+class InProcess:
+    """Chunks one after the other, in this process."""
+
+    def __init__(self, workshop: Workshop, chunk: int) -> None:
+        self._workshop, self._chunk = workshop, chunk
+
+    def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
+        """The outcome of every task, in the order of the tasks."""
+        return [outcome for chunk in _chunks(tasks, self._chunk) for outcome in self._workshop.train(round, chunk)]
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Workers:
+    """Chunks side by side, each in a process of its own."""
+
+    def __init__(self, assembly: Assembly) -> None:
+        engine = assembly.experiment.engine
+        self._chunk = engine.chunk
+        images: Any = assembly.dataset.images
+        dataset = dataclasses.replace(assembly.dataset, images=images.share_memory_())
+        self._pool = ProcessPoolExecutor(
+            engine.workers,
+            multiprocessing.get_context("spawn"),
+            _start_worker,
+            (assembly.experiment, dataset, assembly.scenario),
+        )
+
+    def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
+        """The outcome of every task, in the order of the tasks."""
+        packed: dict[int, bytes] = {}  # most clients receive the same thing: pack it once
+
+        def send(parts: Any) -> bytes:
+            if id(parts) not in packed:
+                packed[id(parts)] = pack(parts)
+            return packed[id(parts)]
+
+        try:
+            answers = [
+                self._pool.submit(
+                    _train_chunk,
+                    round,
+                    [(task.client, send(task.down), send(task.kept), task.visits) for task in chunk],
+                )
+                for chunk in _chunks(tasks, self._chunk)
+            ]
+            outcomes = [outcome for answer in answers for outcome in answer.result()]
+        except BrokenProcessPool:
+            raise RunError(
+                "a worker process died (out of memory?); lower engine.chunk or engine.workers and go on with --resume"
+            ) from None
+        return [Outcome(unpack(up), unpack(kept), examples, terms) for up, kept, examples, terms in outcomes]
+
+    def close(self) -> None:
+        """End the processes."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+_workshop: Workshop | None = None
+
+
+def _start_worker(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> None:
+    global _workshop  # noqa: PLW0603  a worker process has no other place to keep what it was started with
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
+    torch.set_num_threads(experiment.engine.threads)
+    _workshop = assemble(experiment, dataset, scenario).workshop
+
+
+def _train_chunk(
+    round: int, tasks: list[tuple[int, bytes, bytes, int]]
+) -> list[tuple[bytes, bytes, int, dict[str, float]]]:
+    if _workshop is None:
+        raise RuntimeError("the worker was not started")
+    chunk = [Task(client, unpack(down), unpack(kept), visits) for client, down, kept, visits in tasks]
+    outcomes = _workshop.train(round, chunk)
+    return [(pack(one.up), pack(one.kept), one.examples, one.terms) for one in outcomes]

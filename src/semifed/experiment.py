@@ -1,0 +1,171 @@
+"""Experiment: the whole configuration as frozen, validated dataclasses; TOML in and out.
+
+seed = 0
+data = "mnist"
+method = "fedavg+"            # or a table [method] with name and options
+net = "mnist-cnn"
+[scenario] [views] [train] [client] [server] [engine]
+"""
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from torch import nn
+
+from semifed.data.scenario import ScenarioSettings
+from semifed.data.sources import SOURCES, Dataset
+from semifed.data.views import ViewSettings
+from semifed.errors import SettingError
+from semifed.methods import METHODS
+from semifed.methods.base import Method
+from semifed.methods.fedavg import FedAvg
+from semifed.nets.zoo import NETS, NetSettings
+from semifed.settings import Settings, build, conform, nearest, option, override, read_toml, write_toml
+from semifed.training import ClientTraining, ServerTraining
+
+
+@dataclass(frozen=True)
+class TrainSettings(Settings):
+    """The [train] table: how long, with how many clients a round, and what is looked at when."""
+
+    table: ClassVar[str] = "train"
+
+    rounds: int = option(50, "rounds of the run", least=1)
+    clients_per_round: int = option(10, "clients drawn each round from those that hold anything", least=1)
+    evaluate_every: int = option(1, "rounds between two tests; the last round is always tested", least=1)
+    checkpoint_every: int = option(1, "rounds between two checkpoints", least=1)
+
+
+@dataclass(frozen=True)
+class EngineSettings(Settings):
+    """The [engine] table: where and in which form clients are trained. It does not change what is computed."""
+
+    table: ClassVar[str] = "engine"
+
+    mode: Literal["auto", "mapped", "single"] = option("auto", "clients of a chunk at once, or one by one")
+    chunk: int = option(5, "clients trained at once; bounds the memory", least=1)
+    workers: int = option(1, "processes that train chunks side by side", least=1)
+    threads: int = option(1, "threads of each process", least=1)
+    device: str = option("cpu", "cpu, cuda, cuda:1, mps, or auto for the best there is")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run: what is trained on what, how, and where."""
+
+    seed: int = 0
+    data: str | Dataset = "mnist5k"
+    method: Method = field(default_factory=FedAvg)
+    net: NetSettings | nn.Module = field(default_factory=NetSettings)
+    scenario: ScenarioSettings = field(default_factory=ScenarioSettings)
+    views: ViewSettings = field(default_factory=ViewSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    client: ClientTraining = field(default_factory=ClientTraining)
+    server: ServerTraining = field(default_factory=ServerTraining)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+
+    def __post_init__(self) -> None:
+        conform(self.seed, int, "seed")
+        if isinstance(self.data, str) and self.data not in SOURCES:
+            raise SettingError(f"data: there is no data set {self.data!r}; {nearest(self.data, SOURCES)}")
+        if isinstance(self.net, NetSettings) and self.net.name not in NETS:
+            raise SettingError(f"net.name: there is no net {self.net.name!r}; {nearest(self.net.name, NETS)}")
+        if self.train.clients_per_round > self.scenario.clients:
+            raise SettingError(
+                f"train.clients_per_round: {self.train.clients_per_round} clients a round are more than the "
+                f"{self.scenario.clients} of scenario.clients; lower one or raise the other"
+            )
+        if self.scenario.labels not in self.method.labels:
+            fitting = " or ".join(f'"{where}"' for where in self.method.labels)
+            raise SettingError(
+                f"scenario.labels: {method_name(type(self.method))} does not work with labels at the "
+                f"{self.scenario.labels}; it needs scenario.labels = {fitting}"
+            )
+
+    @classmethod
+    def read(cls, path: Path | None = None, assignments: Sequence[str] = ()) -> "Experiment":
+        """An experiment from a file, or the default one, with ``key=value`` assignments on top."""
+        tables = read_toml(path) if path else {}
+        for assignment in assignments:
+            override(tables, assignment)
+        return cls.of(tables)
+
+    @classmethod
+    def of(cls, tables: Mapping[str, Any]) -> "Experiment":
+        """An experiment from nested tables of plain values."""
+        tables = dict(tables)
+        if isinstance(tables.get("net"), str):
+            tables["net"] = {"name": tables["net"]}
+        hints: dict[str, Any] = {"net": NetSettings, "data": str, "method": Any}
+        values: dict[str, Any] = {}
+        for one in dataclasses.fields(cls):
+            if one.name in tables:
+                given = tables.pop(one.name)
+                values[one.name] = (
+                    read_method(given)
+                    if one.name == "method"
+                    else conform(given, hints.get(one.name, one.type), one.name)
+                )
+        if tables:
+            unknown = next(iter(tables))
+            raise SettingError(
+                f"{unknown}: no such setting; {nearest(unknown, [one.name for one in dataclasses.fields(cls)])}"
+            )
+        return cls(**values)
+
+    def tables(self) -> dict[str, Any]:
+        """The resolved experiment as nested tables of plain values; `of` makes the same experiment from them."""
+        data = self.data if isinstance(self.data, str) else self.data.name
+        net = dataclasses.asdict(self.net) if isinstance(self.net, NetSettings) else {"name": type(self.net).__name__}
+        method = {"name": method_name(type(self.method)), **dataclasses.asdict(self.method)}
+        rest = ("scenario", "views", "train", "client", "server", "engine")
+        settings = {name: dataclasses.asdict(getattr(self, name)) for name in rest}
+        return {"seed": self.seed, "data": data, "method": method, "net": net, **settings}
+
+    def toml(self) -> str:
+        """The resolved experiment as a file that runs it again."""
+        return write_toml(self.tables())
+
+    def replace(self, *assignments: str) -> "Experiment":
+        """The same experiment with ``key=value`` assignments on top."""
+        tables = self.tables()
+        for assignment in assignments:
+            override(tables, assignment)
+        return type(self).of(tables)
+
+
+def method_name(kind: type[Method]) -> str:
+    """The name of a method in experiment files."""
+    known = {method: name for name, method in METHODS.items()}
+    return known.get(kind, f"{kind.__module__}:{kind.__qualname__}")
+
+
+def read_method(given: Any) -> Method:
+    """A method from its name, or from a table of its name and options."""
+    table = {"name": given} if isinstance(given, str) else dict(given) if isinstance(given, Mapping) else {}
+    name = table.pop("name", None)
+    if not isinstance(name, str):
+        raise SettingError('method: expected a name or a table with a name, such as method = "fedavg"')
+    return build(find_method(name), table, "method")
+
+
+def find_method(name: str) -> type[Method]:
+    """The class of a named method, or of a user's own as ``module:Class``."""
+    if name in METHODS:
+        return METHODS[name]
+    module_name, colon, class_name = name.partition(":")
+    if not colon:
+        raise SettingError(f"method.name: there is no method {name!r}; {nearest(name, METHODS)}")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise SettingError(f"method.name: cannot import {module_name!r} of {name!r}: {error}") from None
+    found = getattr(module, class_name, None)
+    if not (inspect.isclass(found) and issubclass(found, Method)):
+        raise SettingError(f"method.name: {module_name} has no class {class_name!r} that is a semifed Method")
+    return found

@@ -1,0 +1,174 @@
+"""The papers' nets by name, for images of any size and channel count that they can hold.
+
+Every net is ``head(features(x))``, so that a method may share the backbone alone. Parameter counts at the
+papers' image sizes: mnist-cnn 21,840, cifar-cnn 5,852,170, alexnet-like 12,815,818, resnet9 6,568,640.
+"""
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from semifed.errors import SettingError
+from semifed.nets.net import Net
+
+Norm = Literal["batch", "group", "none"]
+Shape = tuple[int, int, int]  # channels, height, width
+
+
+def _norm(kind: Norm, channels: int) -> list[nn.Module]:
+    if kind == "none":
+        return []
+    return [nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(_groups(channels), channels)]
+
+
+def _groups(channels: int) -> int:
+    """32 groups as in SSFL, or as many as divide the channels."""
+    return next(groups for groups in range(min(32, channels), 0, -1) if channels % groups == 0)
+
+
+def _net(features: nn.Module, head: nn.Module) -> nn.Module:
+    return nn.Sequential(OrderedDict(features=features, head=head))
+
+
+def _width(features: nn.Module, shape: Shape) -> int:
+    with torch.no_grad():
+        return int(features.eval()(torch.zeros(1, *shape)).shape[1])
+
+
+def mnist_cnn(shape: Shape, classes: int, norm: Norm) -> nn.Module:
+    """Two 5x5 convolutions of 10 and 20 channels with pooling, then 50 units (FedSiam and FedCon, MNIST)."""
+    features = nn.Sequential(
+        nn.Conv2d(shape[0], 10, 5), *_norm(norm, 10), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(10, 20, 5), *_norm(norm, 20), nn.Dropout2d(0.5), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Flatten(),
+    )  # fmt: skip
+    head = nn.Sequential(nn.Linear(_width(features, shape), 50), nn.ReLU(), nn.Dropout(0.5), nn.Linear(50, classes))
+    return _net(features, head)
+
+
+def cifar_cnn(shape: Shape, classes: int, norm: Norm) -> nn.Module:
+    """Six 3x3 convolutions in three pooled blocks, then 1024 and 512 units (FedSiam and FedCon, CIFAR-10, SVHN)."""
+
+    def block(channels: int, middle: int, out: int) -> list[nn.Module]:
+        first = [nn.Conv2d(channels, middle, 3, padding=1), *_norm(norm, middle), nn.ReLU()]
+        return [*first, nn.Conv2d(middle, out, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+
+    features = nn.Sequential(
+        *block(shape[0], 32, 64), *block(64, 128, 128), nn.Dropout2d(0.05), *block(128, 256, 256), nn.Flatten()
+    )
+    head = nn.Sequential(
+        nn.Dropout(0.1), nn.Linear(_width(features, shape), 1024), nn.ReLU(),
+        nn.Linear(1024, 512), nn.ReLU(), nn.Dropout(0.1), nn.Linear(512, classes),
+    )  # fmt: skip
+    return _net(features, head)
+
+
+def alexnet_like(shape: Shape, classes: int, norm: Norm) -> nn.Module:
+    """Three convolutions of 64, 128 and 256 channels (kernels 4, 3, 2), then twice 2048 units (FedMatch)."""
+    layers: list[nn.Module] = []
+    channels = shape[0]
+    for out, kernel in ((64, 4), (128, 3), (256, 2)):
+        before, after = (kernel - 1) // 2, kernel // 2
+        layers += [nn.ZeroPad2d((before, after, before, after)), nn.Conv2d(channels, out, kernel)]
+        layers += [*_norm(norm, out), nn.ReLU(), nn.MaxPool2d(2)]
+        channels = out
+    features = nn.Sequential(*layers, nn.Flatten())
+    width = _width(features, shape)
+    head = nn.Sequential(nn.Linear(width, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, classes))
+    return _net(features, head)
+
+
+class _Residual(nn.Module):
+    """Two convolutions around a skip; no activation after the addition."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        changed: Tensor = self.layers(x)
+        return x + changed
+
+
+class _ScaledConv(nn.Conv2d):
+    """A convolution whose first weights have variance 1 / fan-in, cut off at two deviations (FedMatch)."""
+
+    def reset_parameters(self) -> None:
+        _variance_scaling(self.weight, self.weight[0].numel())
+
+
+class _ScaledLinear(nn.Linear):
+    def reset_parameters(self) -> None:
+        _variance_scaling(self.weight, self.in_features)
+
+
+def _variance_scaling(weight: Tensor, fan_in: int) -> None:
+    """A truncated normal; 0.8796 is the deviation that cutting at two deviations leaves of 1."""
+    deviation = (1 / fan_in) ** 0.5 / 0.87962566103423978
+    nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+
+
+def resnet9(shape: Shape, classes: int, norm: Norm) -> nn.Module:
+    """ResNet-9 without biases (FedMatch's later version, FedMix; SSFL with group normalisation)."""
+
+    def conv(channels: int, out: int) -> list[nn.Module]:
+        return [_ScaledConv(channels, out, 3, padding=1, bias=False), *_norm(norm, out), nn.ReLU()]
+
+    def residual(channels: int) -> nn.Module:
+        return _Residual([*conv(channels, channels), *conv(channels, channels)])
+
+    layers = [*conv(shape[0], 64), *conv(64, 128), nn.MaxPool2d(2), residual(128)]
+    layers += [*conv(128, 256), nn.MaxPool2d(2), *conv(256, 512), nn.MaxPool2d(2), residual(512)]
+    features = nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), nn.Flatten())
+    return _net(features, _ScaledLinear(512, classes, bias=False))
+
+
+def mlp(shape: Shape, classes: int, norm: Norm) -> nn.Module:
+    """One hidden layer of 64 units: for vectors, tests and first tries."""
+    hidden: list[nn.Module] = [nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], 64)]
+    if norm != "none":
+        hidden.append(nn.BatchNorm1d(64) if norm == "batch" else nn.GroupNorm(8, 64))
+    return _net(nn.Sequential(*hidden, nn.ReLU()), nn.Linear(64, classes))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A named net: how it is built and which normalisation its paper uses."""
+
+    build: Callable[[Shape, int, Norm], nn.Module]
+    norm: Norm
+
+
+NETS: dict[str, Plan] = {
+    "mnist-cnn": Plan(mnist_cnn, "none"),
+    "cifar-cnn": Plan(cifar_cnn, "batch"),
+    "alexnet-like": Plan(alexnet_like, "none"),
+    "resnet9": Plan(resnet9, "none"),
+    "mlp": Plan(mlp, "none"),
+}
+
+
+@dataclass(frozen=True)
+class NetSettings:
+    """The [net] table of an experiment."""
+
+    name: str = "mnist-cnn"
+    norm: Norm | None = None
+
+
+def make(settings: NetSettings, shape: Shape, classes: int) -> Net:
+    """The net an experiment names, for images of this shape."""
+    plan = NETS[settings.name]
+    build = functools.partial(plan.build, shape, classes, settings.norm or plan.norm)
+    try:
+        return Net(build, settings.name)
+    except RuntimeError:
+        raise SettingError(
+            f"net.name: {settings.name} cannot take images of {shape[0]}x{shape[1]}x{shape[2]} "
+            f"(channels x height x width): they are too small; use a smaller net, such as mlp"
+        ) from None

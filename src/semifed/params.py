@@ -1,0 +1,124 @@
+"""Arithmetic on dicts of tensors: a net's parameters, a part, or a nested tree of them.
+
+A *tree* is a tensor, a dict of trees or a (named) tuple of trees. A *stacked* tree has one more leading
+axis, the clients.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]
+"""Parameter and buffer names of a net, with their tensors."""
+
+Parts = dict[str, Any]
+"""Part names with their trees: what a method trains, sends and keeps."""
+
+
+def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Apply a function leaf by leaf to one tree, or to several of the same shape."""
+    if isinstance(tree, Mapping):
+        return {name: tree_map(function, tree[name], *(other[name] for other in others)) for name in tree}
+    if isinstance(tree, tuple):
+        mapped = [tree_map(function, *leaves) for leaves in zip(tree, *others, strict=True)]
+        return type(tree)(*mapped) if hasattr(tree, "_fields") else tuple(mapped)
+    return function(tree, *others)
+
+
+def leaves(tree: Any) -> Iterator[Tensor]:
+    """Every tensor of a tree, in order."""
+    if isinstance(tree, Mapping):
+        for branch in tree.values():
+            yield from leaves(branch)
+    elif isinstance(tree, tuple):
+        for branch in tree:
+            yield from leaves(branch)
+    else:
+        yield tree
+
+
+def pick(parts: Parts, names: Sequence[str]) -> Parts:
+    """The named parts alone."""
+    return {name: parts[name] for name in names}
+
+
+def add(left: Params, right: Params) -> Params:
+    """Sum of two parameter dicts; an entry that only `left` has (a buffer) passes through as it is."""
+    return {name: value + right[name] if name in right else value for name, value in left.items()}
+
+
+def mix(*weighted: tuple[float | Tensor, Params]) -> Params:
+    """Weighted sum of parameter dicts with the same names."""
+    names = weighted[0][1]
+    return {name: sum((weight * params[name] for weight, params in weighted), torch.zeros(())) for name in names}
+
+
+def sq_dist(left: Params, right: Params) -> Tensor:
+    """Squared distance over the names that both dicts have, integer entries left out."""
+    pairs = ((left[name], right[name]) for name in left if name in right and left[name].is_floating_point())
+    return sum((((one - two) ** 2).sum() for one, two in pairs), torch.zeros(()))
+
+
+def layer(name: str) -> str:
+    """The layer a parameter belongs to: ``conv1`` of ``conv1.weight``."""
+    return name.rpartition(".")[0]
+
+
+def stack(trees: Sequence[Any]) -> Any:
+    """Trees of several clients as one stacked tree; what all of them share takes no memory."""
+    return tree_map(_stack_leaf, *trees)
+
+
+def _stack_leaf(*tensors: Tensor) -> Tensor:
+    first = tensors[0]
+    if all(tensor is first for tensor in tensors):
+        return first.expand(len(tensors), *first.shape)
+    return torch.stack(tensors)
+
+
+def at(stacked: Any, index: int) -> Any:
+    """One client's tree out of a stacked one."""
+    return tree_map(lambda tensor: tensor[index], stacked)
+
+
+def unstack(stacked: Any, count: int) -> list[Any]:
+    """A stacked tree as one tree a client."""
+    return [at(stacked, index) for index in range(count)]
+
+
+def concatenate(stacked: Sequence[Any]) -> Any:
+    """Stacked trees of several chunks of clients as one."""
+    return stacked[0] if len(stacked) == 1 else tree_map(lambda *chunks: torch.cat(chunks), *stacked)
+
+
+def expand_as(scale: Tensor, like: Tensor) -> Tensor:
+    """A scalar, or one value a client, shaped so that it multiplies `like`."""
+    return scale.reshape(scale.shape + (1,) * (like.dim() - scale.dim()))
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
+    """Nested dicts as one flat dict with names joined by slashes, for files."""
+    if not isinstance(tree, Mapping):
+        return {prefix: tree}
+    flat: dict[str, Tensor] = {}
+    for name, branch in tree.items():
+        if not isinstance(name, str) or "/" in name:
+            raise TypeError(f"a part or parameter name must be text without a slash, not {name!r}")
+        flat |= flatten(branch, f"{prefix}/{name}" if prefix else name)
+    return flat
+
+
+def unflatten(flat: Mapping[str, Tensor]) -> Any:
+    """The nested dicts that `flatten` made flat."""
+    if set(flat) == {""}:
+        return flat[""]
+    tree: dict[str, Any] = {}
+    for path, tensor in flat.items():
+        *branches, name = path.split("/")
+        node = tree
+        for branch in branches:
+            node = node.setdefault(branch, {})
+        node[name] = tensor
+    return tree

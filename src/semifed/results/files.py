@@ -1,0 +1,75 @@
+"""Files that are whole or not there: written under a temporary name, flushed, renamed."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from semifed.errors import RunError
+from semifed.params import Params
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that it never exists in part, whatever happens meanwhile."""
+    temporary = path.with_name(f"{path.name}.partial")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror}; nothing that was there is lost") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the renaming itself durable, where the system lets a folder be opened (Windows does not)."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a readable JSON file."""
+    write_whole(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of names, types, shapes and values, whatever the order."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        total.update(safetensors.torch.save({"": tensor.clone()}))
+    return total.hexdigest()
+
+
+def write_tensors(path: Path, tensors: Params, facts: Mapping[str, str]) -> None:
+    """Write tensors and facts about them, with a checksum of the tensors."""
+    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    write_whole(path, safetensors.torch.save(own, {**facts, "sha256": digest(own)}))
+
+
+def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
+    """The tensors and facts of a file, if they are what was written."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            facts = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+    except FileNotFoundError:
+        raise RunError(f"{path}: there is no such file") from None
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise RunError(f"{path}: is damaged ({str(error).splitlines()[0]})") from None
+    if facts.get("sha256") != digest(tensors):
+        raise RunError(f"{path}: is damaged (its checksum does not fit)")
+    return tensors, facts
