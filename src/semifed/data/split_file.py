@@ -41,7 +41,8 @@ def read(path: Path) -> tuple[dict[str, Indices], dict[str, str]]:
     try:
         with safe_open(path, framework="np") as file:
             facts = dict(file.metadata() or {})
-            arrays = {name: file.get_tensor(name) for name in file.keys()} if facts.get("kind") == _KIND else {}  # noqa: SIM118
+            names = file.keys() if facts.get("kind") == _KIND else []  # other files may hold types NumPy lacks
+            arrays = {name: file.get_tensor(name) for name in names}
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such split file; make one with `semifed split make`") from error
     except OSError as error:
