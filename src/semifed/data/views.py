@@ -41,7 +41,7 @@ class ViewSettings:
     contrast: float = 0.3  # the contrast is multiplied by 1 - this .. 1 + this
     grey: float = 0.1  # share of the images that lose their colour
     operations: int = 2  # RandAugment's n: operations for each image, drawn with replacement
-    magnitude: int = 10  # RandAugment's m: an operation's level is drawn from 1 .. m - 1, where 10 is the strongest
+    magnitude: int = 10  # RandAugment's m: the level of an operation is drawn from 1 .. m - 1 on a scale to 10
     probability: float = 0.5  # with which each drawn operation is carried out
     cutout: int = 16  # side of the grey square that ends a strong view; 0: none
 
