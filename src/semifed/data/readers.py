@@ -49,10 +49,11 @@ def missing(path: Path) -> DataError:
 def read_idx(path: Path, shape: tuple[int, ...], checksum: str = "") -> Tensor:
     """The bytes of an idx file, packed or not, whose shape is known beforehand."""
     header = bytes((0, 0, 8, len(shape))) + b"".join(size.to_bytes(4, "big") for size in shape)
-    content = _content(path, len(header) + math.prod(shape))
-    _verify(path, content, len(header) + math.prod(shape), checksum)
+    size = len(header) + math.prod(shape)
+    content = _content(path, size)
     if not content.startswith(header):
         raise refused(path, f"is not an idx file of shape {shape}")
+    _verify(path, content, size, checksum)
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=len(header)).copy()).view(shape)
 
 
