@@ -1,3 +1,41 @@
-"""Semifed: federated semi-supervised learning."""
+"""Semifed: federated semi-supervised learning.
+
+The data flow, and where each step lives:
+
+    data/      1  what there is and who holds it     Dataset -> Scenario -> batches of views
+    nets/      2  what is trained                    a net as pure functions over a dict of tensors
+    methods/   3  how it is trained                  one file a paper: parts, moves, terms, down, up, kept
+    engine/    4  where it runs                      rounds.py is the main loop
+    results/   5  what came out                      scores, rows, checkpoints, summaries
+
+An `Experiment` names one of each; `run` makes a `Record` of it.
+"""
 
 __version__ = "0.1.0"
+
+from semifed.data.scenario import ScenarioSettings
+from semifed.data.sources import Dataset
+from semifed.data.views import ViewSettings
+from semifed.errors import SemifedError
+from semifed.experiment import EngineSettings, Experiment, TrainSettings
+from semifed.methods import METHODS
+from semifed.nets.zoo import NetSettings
+from semifed.results.record import Record
+from semifed.run import run
+from semifed.training import ClientTraining, ServerTraining
+
+__all__ = [
+    "METHODS",
+    "ClientTraining",
+    "Dataset",
+    "EngineSettings",
+    "Experiment",
+    "NetSettings",
+    "Record",
+    "ScenarioSettings",
+    "SemifedError",
+    "ServerTraining",
+    "TrainSettings",
+    "ViewSettings",
+    "run",
+]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -13,9 +13,7 @@ from semifed.methods.base import Cohort, Visit
 from semifed.params import Parts, stack
 from semifed.payload import nbytes
 from semifed.results.evaluate import Examiner
-
-Row = dict[str, Any]
-"""What one round leaves in the record: a line of rounds.jsonl."""
+from semifed.results.record import Row
 
 
 class Progress(NamedTuple):
@@ -25,6 +23,10 @@ class Progress(NamedTuple):
     server: Parts
     kept: dict[str, Parts]  # by client id, what each has kept
     visits: torch.Tensor  # int64 [clients], how often each has taken part
+
+    def state(self) -> Parts:
+        """All but the round, as one tree for a checkpoint."""
+        return {"server": self.server, "kept": self.kept, "visits": self.visits}
 
 
 def begin(assembly: Assembly) -> Progress:

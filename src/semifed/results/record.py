@@ -1,0 +1,40 @@
+"""What came out of a run: its rows, best and last, and the model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from semifed.params import Params
+from semifed.results.files import digest
+
+Row = dict[str, Any]
+"""What one round leaves behind: a line of rounds.jsonl."""
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """A run as Python sees it; the same is in its folder, if it has one."""
+
+    rows: list[Row]
+    summary: dict[str, Any]
+    model: Params
+    path: Path | None
+
+
+def summarise(rows: Sequence[Row], rounds: int, model: Params) -> dict[str, Any]:
+    """Best and last score of each model, the traffic and the time in all, and the hash of the model."""
+    tested = [row for row in rows if row["models"]]
+    models = {}
+    for name in tested[-1]["models"] if tested else ():
+        best = max(tested, key=lambda row: row["models"][name]["accuracy"])
+        places = {"best": best, "last": tested[-1]}
+        models[name] = {place: {"round": row["round"], **row["models"][name]} for place, row in places.items()}
+    return {
+        "status": "finished" if len(rows) == rounds else "stopped",
+        "rounds": len(rows),
+        "models": models,
+        "bytes": {way: sum(row["bytes"][way] for row in rows) for way in ("down", "up")},
+        "seconds": sum(row["seconds"] for row in rows),
+        "model": digest(model),
+    }
