@@ -3,17 +3,19 @@
 import platform
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import torch
 
 from semifed import __version__
+from semifed.data.scenario import Scenario
 from semifed.engine.assemble import Assembly, prepare
+from semifed.engine.notices import notices
 from semifed.engine.rounds import Progress, begin, run_rounds
 from semifed.engine.workers import open_clients
 from semifed.errors import RunError, SettingError
@@ -21,7 +23,15 @@ from semifed.experiment import Experiment
 from semifed.results.folder import RunFolder, difference
 from semifed.results.record import Record, Row, summarise
 
-Watch = Callable[[Row], None]
+
+class Event(NamedTuple):
+    """Where a run is: heard once before its first round and after each."""
+
+    assembly: Assembly
+    rows: Sequence[Row]
+
+
+Watch = Callable[[Event], None]
 
 _MAY_CHANGE = ("engine.workers:",)
 """What may differ on resume without a word, because the numbers stay the same to the last bit."""
@@ -34,26 +44,29 @@ def run(
     resume: bool = False,
     override: bool = False,
     previous: bool = False,
+    split: Scenario | None = None,
     data_dir: Path | str | None = None,
     watch: Watch | None = None,
 ) -> Record:
     """Run an experiment; with `out` everything is kept in that folder, and `resume` goes on with what is there.
 
-    `watch` hears of every finished round. `override` lets a changed experiment go on, `previous` starts
-    from the checkpoint before the newest one.
+    `watch` hears of the start and of every finished round. `override` lets a changed experiment go on,
+    `previous` starts from the checkpoint before the newest one, `split` is used instead of a new one.
     """
     data_path = Path(data_dir) if data_dir else None
     if out is None:
         if experiment is None:
             raise SettingError("run: give an experiment, or the folder of a run to go on with")
         with _threads(experiment.engine.threads):
-            return _run(prepare(experiment, data_path), None, None, watch)
+            return _run(prepare(experiment, data_path, split), None, watch)
     folder = RunFolder.reopen(Path(out)) if resume else RunFolder.create(Path(out))
     try:
         experiment = _settle(folder, experiment, override)
         with _threads(experiment.engine.threads):
-            assembly = prepare(experiment, data_path)
-            return _run(assembly, folder, _go_on(folder, assembly, previous), watch)
+            assembly = prepare(experiment, data_path, folder.split() if folder.begun else split)
+            if not folder.begun:
+                folder.begin(experiment, assembly.scenario, _environment(assembly))
+            return _run(assembly, folder, watch, previous)
     finally:
         folder.close()
 
@@ -75,53 +88,48 @@ def _settle(folder: RunFolder, experiment: Experiment | None, override: bool) ->
     return experiment
 
 
-def _go_on(folder: RunFolder, assembly: Assembly, previous: bool) -> tuple[Progress, list[Row]]:
-    """Where the run of a folder stands; one that has just begun gets its first checkpoint."""
-    split = assembly.scenario.digest()
-    if not folder.begun:
-        folder.begin(assembly.experiment, _environment(assembly))
-    elif folder.environment()["split"] != split:
-        raise RunError(f"{folder.path}: its split ({folder.environment()['split'][:12]}) is not the one made now "
-                       f"({split[:12]}); the data or the version changed")  # fmt: skip
+def _standing(assembly: Assembly, folder: RunFolder | None, previous: bool) -> tuple[Progress, list[Row]]:
+    """Where a run stands; one that has just begun gets its first checkpoint."""
+    if folder is None:
+        return begin(assembly), []
     if not folder.has_checkpoint and not folder.rows():
-        start = begin(assembly)
-        folder.save(0, start.state())
+        folder.save(0, begin(assembly).state())
     round, state, rows = folder.load(previous)
     return Progress(round, state.get("server", {}), state.get("kept", {}), state["visits"]), rows
 
 
-def _run(
-    assembly: Assembly, folder: RunFolder | None, standing: tuple[Progress, list[Row]] | None, watch: Watch | None
-) -> Record:
+def _run(assembly: Assembly, folder: RunFolder | None, watch: Watch | None, previous: bool = False) -> Record:
     """The rounds that are left, and the record of all."""
-    progress, rows = standing or (begin(assembly), [])
-    every, rounds = assembly.experiment.train.checkpoint_every, assembly.experiment.train.rounds
-    reached, saved = progress, progress.round
+    progress, rows = _standing(assembly, folder, previous)
+    train = assembly.experiment.train
+    saved = progress.round
+    if watch:
+        watch(Event(assembly, rows))
 
     def done(row: Row, now: Progress) -> None:
-        nonlocal reached, saved
+        nonlocal progress, saved
         with _undisturbed():
             rows.append(row)
-            reached = now
+            progress = now
             if folder:
                 folder.add_row(row)
-                if now.round % every == 0 or now.round == rounds:
+                if now.round % train.checkpoint_every == 0 or now.round == train.rounds:
                     folder.save(now.round, now.state())
                     saved = now.round
         if watch:
-            watch(row)
+            watch(Event(assembly, rows))
 
     clients = open_clients(assembly)
     try:
         run_rounds(assembly, clients, progress, done)
     finally:
         clients.close()
-        if folder and saved < reached.round:  # stopped between two checkpoints: nothing is lost
-            folder.save(reached.round, reached.state())
-    model = next(iter(assembly.experiment.method.models(reached.server).values()))
-    summary = summarise(rows, rounds, model)
-    if folder:
-        folder.finish(summary, model)
+        model = next(iter(assembly.experiment.method.models(progress.server).values()))
+        summary = summarise(rows, train.rounds, model)
+        if folder:
+            if saved < progress.round:  # stopped between two checkpoints: nothing is lost
+                folder.save(progress.round, progress.state())
+            folder.sum_up(summary, model)
     return Record(rows, summary, model, folder.path if folder else None)
 
 
@@ -139,6 +147,7 @@ def _environment(assembly: Assembly) -> dict[str, Any]:
         "workers": engine.workers,
         "split": assembly.scenario.digest(),
         "parameters": assembly.net.size,
+        "notices": notices(assembly),
         "command": sys.argv,
     }
 

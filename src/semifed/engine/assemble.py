@@ -36,11 +36,15 @@ class Assembly:
         return self.dataset.images[index], self.dataset.labels[index]
 
 
-def prepare(experiment: Experiment, data_dir: Path | None = None) -> Assembly:
-    """Load the data, make the split, and put the run together."""
+def prepare(experiment: Experiment, data_dir: Path | None = None, split: Scenario | None = None) -> Assembly:
+    """Load the data, make the split or check the given one, and put the run together."""
     find_device(experiment.engine.device)
     dataset = load_data(experiment, data_dir)
-    return assemble(experiment, dataset, make_split(experiment, dataset))
+    if split is None:
+        split = make_split(experiment, dataset)
+    else:
+        split.verify(dataset.labels.numpy())
+    return assemble(experiment, dataset, split)
 
 
 def assemble(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> Assembly:

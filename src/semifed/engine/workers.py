@@ -55,6 +55,7 @@ class Workers:
     def __init__(self, assembly: Assembly) -> None:
         engine = assembly.experiment.engine
         self._chunk = engine.chunk
+        self._others = set(multiprocessing.active_children())
         images: Any = assembly.dataset.images
         dataset = dataclasses.replace(assembly.dataset, images=images.share_memory_())
         self._pool = ProcessPoolExecutor(
@@ -90,8 +91,11 @@ class Workers:
         return [Outcome(unpack(up), unpack(kept), examples, terms) for up, kept, examples, terms in outcomes]
 
     def close(self) -> None:
-        """End the processes."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """End the processes, whatever they are doing: what they have not answered is not wanted any more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(multiprocessing.active_children()) - self._others:
+            process.terminate()
+            process.join()
 
 
 _workshop: Workshop | None = None

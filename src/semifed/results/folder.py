@@ -1,7 +1,8 @@
 """A run is one folder: everything to understand it, to go on with it, and to repeat it.
 
     experiment.toml          the resolved experiment; runs it again
-    environment.json         versions, machine, split hash
+    environment.json         versions, machine, split hash, notices
+    split.safetensors        who holds which samples and which labels
     rounds.jsonl             a line a round
     checkpoint.safetensors   everything the next round starts from (and the one before, .previous)
     summary.json             best and last, once there is something to sum up
@@ -20,6 +21,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from semifed import __version__
+from semifed.data.scenario import Scenario
 from semifed.errors import RunError
 from semifed.experiment import Experiment
 from semifed.params import Params, Parts, flatten, unflatten
@@ -78,23 +80,20 @@ class RunFolder:
         """Whether there is an experiment in the folder."""
         return (self.path / "experiment.toml").exists()
 
-    def begin(self, experiment: Experiment, environment: Mapping[str, Any]) -> None:
-        """Write what is known before the first round."""
+    def begin(self, experiment: Experiment, split: Scenario, environment: Mapping[str, Any]) -> None:
+        """Write what is known before the first round; the experiment last, since it marks a folder as begun."""
+        split.save(self.path / "split.safetensors")
         write_json(self.path / "environment.json", environment)
         write_whole(self.path / "rounds.jsonl", b"")
         write_whole(self.path / "experiment.toml", experiment.toml().encode())
 
+    def split(self) -> Scenario:
+        """Who holds what in this run."""
+        return Scenario.load(self.path / "split.safetensors")
+
     def experiment(self) -> dict[str, Any]:
         """The tables of the experiment in the folder."""
         return read_toml(self.path / "experiment.toml")
-
-    def environment(self) -> dict[str, Any]:
-        """What was written of versions, machine and split when the run began."""
-        try:
-            content: dict[str, Any] = json.loads((self.path / "environment.json").read_bytes())
-        except (OSError, ValueError):
-            raise RunError(f"{self.path / 'environment.json'}: is missing or damaged; this run cannot go on") from None
-        return content
 
     @property
     def has_checkpoint(self) -> bool:
@@ -164,7 +163,7 @@ class RunFolder:
                 raise RunError(f"{error}; the one before it is there: --resume --previous") from None
             raise RunError(f"{error}; this run cannot go on, start it anew in another folder") from None
 
-    def finish(self, summary: Mapping[str, Any], model: Params) -> None:
+    def sum_up(self, summary: Mapping[str, Any], model: Params) -> None:
         """Write the model and the summary that names its hash."""
         facts = {"semifed": __version__, "model": str(summary["model"])}
         write_tensors(self.path / "model.safetensors", model, facts)

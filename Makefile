@@ -1,0 +1,47 @@
+# Semifed: `make` shows what there is.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check format bench docs clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(READY)  ## make .venv and install everything into it
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Semifed needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+demo: setup  ## train on the embedded data and compare methods
+	$(BIN)/python examples/demo.py
+
+test: setup  ## the tests, without the slow ones
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: setup  ## all tests
+	$(BIN)/python -m pytest -n 2
+
+check: setup  ## lint, format, types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: setup  ## put the code in order
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: setup  ## how fast it is on this machine
+	$(BIN)/python benchmarks/views.py
+	$(BIN)/python benchmarks/engine.py
+
+docs: setup  ## write the generated pages of docs/ anew
+	$(BIN)/python tools/make_docs.py
+
+clean:  ## remove what was made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

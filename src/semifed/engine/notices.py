@@ -1,0 +1,24 @@
+"""What a user should know of a run before it starts, though nothing is wrong with it."""
+
+from semifed.engine.assemble import Assembly
+
+
+def notices(assembly: Assembly) -> list[str]:
+    """Plain sentences, said once at the start and kept in the run's folder."""
+    scenario, experiment = assembly.scenario, assembly.experiment
+    clients = len(scenario.clients)
+    found = []
+    if empty := clients - len(scenario.active()):
+        found.append(f"{empty} of {clients} clients hold no data and are never drawn")
+    if scenario.missing:
+        found.append(f"no sample with a label of class {', '.join(scenario.missing)}")
+    if len(scenario.unused):
+        found.append(f"{len(scenario.unused)} samples are held by nobody under this partition")
+    if experiment.scenario.labels == "client":
+        bare = sum(1 for holding in scenario.clients if len(holding) and not len(holding.labelled))
+        if bare:
+            found.append(f"{bare} of {clients} clients hold no label: terms that need one are 0 there")
+    reads = {pool.holds for pool in experiment.method.reads().values()}
+    if reads == {"labelled"} and not any(len(holding.labelled) for holding in scenario.clients):
+        found.append("no client holds anything that this method reads: only the server trains")
+    return found

@@ -1,0 +1,95 @@
+"""What a person sees: a progress bar in a terminal, plain lines elsewhere, and tables."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from semifed.engine.notices import notices
+from semifed.results.record import Record, Row
+from semifed.run import Event
+
+
+class Watcher:
+    """Shows how a run goes, on standard error, so that standard output stays for results."""
+
+    def __init__(self, console: Console, quiet: bool = False) -> None:
+        self._console, self._quiet, self._begun = console, quiet, False
+        self._started, self._before = time.monotonic(), 0
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[score]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+
+    def __call__(self, event: Event) -> None:
+        if not self._begun:
+            self._begin(event)
+        elif not self._quiet and self._console.is_terminal:
+            self._bar.update(self._task, completed=len(event.rows), score=score_text(event.rows[-1]))
+        elif not self._quiet:
+            self._line(event)
+
+    def _begin(self, event: Event) -> None:
+        self._begun, self._before = True, len(event.rows)
+        for notice in notices(event.assembly):
+            self._console.print(f"note: {notice}", highlight=False, soft_wrap=True)
+        if self._console.is_terminal and not self._quiet:
+            self._bar.start()
+            rounds = event.assembly.experiment.train.rounds
+            self._task = self._bar.add_task("round", total=rounds, completed=len(event.rows), score="")
+
+    def _line(self, event: Event) -> None:
+        done, rounds = len(event.rows), event.assembly.experiment.train.rounds
+        pace = (time.monotonic() - self._started) / max(done - self._before, 1)
+        left = f"{(rounds - done) * pace:.0f} s left"
+        self._console.print(
+            f"round {done}/{rounds}  {score_text(event.rows[-1])}  {left}", highlight=False, soft_wrap=True
+        )
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._bar.stop()
+
+
+def score_text(row: Row) -> str:
+    """The accuracies of one round."""
+    return "  ".join(f"{name} {score['accuracy']:.2f}%" for name, score in row["models"].items())
+
+
+def result_table(records: Iterable[tuple[str, Record]], title: str | None = None) -> Table:
+    """Best and last accuracy of every model of some runs, with traffic and time."""
+    rows = []
+    for name, record in records:
+        traffic = sum(record.summary["bytes"].values()) / 1e6
+        for model, places in record.summary["models"].items():
+            best, last = places["best"], places["last"]
+            best_text = f"{best['accuracy']:.2f} (round {best['round']})"
+            rows.append(
+                [
+                    name,
+                    model,
+                    best_text,
+                    f"{last['accuracy']:.2f}",
+                    f"{traffic:.1f}",
+                    f"{record.summary['seconds']:.1f}",
+                ]
+            )
+    return table(["run", "model", "best %", "last %", "MB sent", "seconds"], rows, title)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:
+    """A table of text; names are never read as markup."""
+    made = Table(*columns, title=title, title_justify="left", header_style="bold")
+    for row in rows:
+        made.add_row(*(escape(str(cell)) for cell in row))
+    return made
