@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 
-from semifed.data.scenario import Scenario, ScenarioSettings, fingerprints, make
+from semifed.data.scenario import Scenario, ScenarioSettings, make
+from semifed.data.sources import fingerprints
 from semifed.errors import DataError
 
 DIGITS = [str(number) for number in range(10)]
@@ -48,13 +50,13 @@ def test_verify_knows_its_data_and_finds_leaked_test_images() -> None:
         scenario.verify(LABELS[:-1])
     with pytest.raises(DataError, match="other labels or another order"):
         scenario.verify(LABELS[::-1])
-    images = np.random.default_rng(0).integers(0, 256, (700, 4, 4), np.uint8)
-    scenario.verify(LABELS, fingerprints(images))
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (700, 1, 4, 4), np.uint8))
+    scenario.verify(LABELS, fingerprints(images).numpy())
     images[650] = images[17]
     with pytest.raises(DataError, match=r"1 test images .* sample 650, equal to sample 17 \(client \d+ \(\w+\)\)"):
-        scenario.verify(LABELS, fingerprints(images))
+        scenario.verify(LABELS, fingerprints(images).numpy())
     with pytest.raises(DataError, match="5 content hashes for 700 samples"):
-        scenario.verify(LABELS, fingerprints(images[:5]))
+        scenario.verify(LABELS, fingerprints(images[:5]).numpy())
 
 
 def test_a_saved_split_comes_back_whole(tmp_path: Path) -> None:

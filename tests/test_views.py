@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from semifed.data.views import VIEW_NAMES, View, ViewSettings, views
+from semifed.data.views import VIEW_NAMES, View, ViewSettings, WeakStep, views
 from semifed.errors import SettingError
 from semifed.keys import fold, integers, key
 
@@ -68,7 +68,7 @@ def test_only_uint8_images_are_taken() -> None:
 
 
 @pytest.mark.parametrize("step", ["shift", "crop"])
-def test_shift_and_crop_move_by_whole_pixels_with_mirror_padding(step: str) -> None:
+def test_shift_and_crop_move_by_whole_pixels_with_mirror_padding(step: WeakStep) -> None:
     image, draws = _images(1), 1500
     settings = ViewSettings(weak=(step,), shift=2 if step == "shift" else 9, crop=2 if step == "crop" else 9)
     padded = np.pad(image[0].numpy(), ((0, 0), (2, 2), (2, 2)), mode="reflect")
@@ -165,18 +165,18 @@ def test_draws_are_the_same_in_every_version() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"weak": ("shift", "blur")}, "views.weak: 'blur' is none of crop, shift, flip, contrast, grey"),
+        ({"weak": ("shift", "blur")}, "views.weak: 'blur' is unknown; known are: crop, shift, flip, contrast, grey"),
         ({"weak": ("flip", "flip")}, "views.weak: 'flip' is named twice"),
         ({"shift": -1}, "views.shift: must be at least 0, not -1"),
-        ({"shift": 2.5}, "views.shift: must be a whole number, not 2.5"),
-        ({"crop": True}, "views.crop: must be a whole number, not True"),
+        ({"shift": 2.5}, "views.shift: expected a whole number, not 2.5"),
+        ({"crop": True}, "views.crop: expected a whole number, not True"),
         ({"operations": -2}, "views.operations: must be at least 0, not -2"),
         ({"cutout": -1}, "views.cutout: must be at least 0, not -1"),
-        ({"magnitude": 1}, "views.magnitude: must be from 2 to 11, not 1"),
-        ({"magnitude": 12}, "views.magnitude: must be from 2 to 11, not 12"),
-        ({"probability": 1.5}, "views.probability: must be a number from 0 to 1, not 1.5"),
-        ({"contrast": float("nan")}, "views.contrast: must be a number from 0 to 1, not nan"),
-        ({"grey": "often"}, "views.grey: must be a number from 0 to 1, not 'often'"),
+        ({"magnitude": 1}, "views.magnitude: must be at least 2 and at most 11, not 1"),
+        ({"magnitude": 12}, "views.magnitude: must be at least 2 and at most 11, not 12"),
+        ({"probability": 1.5}, "views.probability: must be at least 0 and at most 1, not 1.5"),
+        ({"contrast": float("nan")}, "views.contrast: must be at least 0 and at most 1, not nan"),
+        ({"grey": "often"}, "views.grey: expected a number, not 'often'"),
     ],
     ids=str,
 )

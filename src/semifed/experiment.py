@@ -24,7 +24,7 @@ from semifed.errors import SettingError
 from semifed.methods import METHODS
 from semifed.methods.base import Method
 from semifed.methods.fedavg import FedAvg
-from semifed.nets.zoo import NETS, NetSettings
+from semifed.nets.zoo import NetSettings
 from semifed.settings import Settings, build, conform, nearest, option, override, read_toml, write_toml
 from semifed.training import ClientTraining, ServerTraining
 
@@ -73,8 +73,6 @@ class Experiment:
         conform(self.seed, int, "seed")
         if isinstance(self.data, str) and self.data not in SOURCES:
             raise SettingError(f"data: there is no data set {self.data!r}; {nearest(self.data, SOURCES)}")
-        if isinstance(self.net, NetSettings) and self.net.name not in NETS:
-            raise SettingError(f"net.name: there is no net {self.net.name!r}; {nearest(self.net.name, NETS)}")
         if self.train.clients_per_round > self.scenario.clients:
             raise SettingError(
                 f"train.clients_per_round: {self.train.clients_per_round} clients a round are more than the "

@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import json
 import math
+import operator
 import tomllib
 import types
 import typing
@@ -54,14 +55,16 @@ def _check_range(value: Any, limits: Mapping[str, Any], place: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
     tests = {
-        "least": ("at least", value >= limits.get("least", value)),
-        "most": ("at most", value <= limits.get("most", value)),
-        "above": ("above", value > limits.get("above", -math.inf)),
-        "below": ("below", value < limits.get("below", math.inf)),
+        "least": ("at least", operator.ge),
+        "above": ("above", operator.gt),
+        "most": ("at most", operator.le),
+        "below": ("below", operator.lt),
     }
-    broken = [f"{words} {limits[name]}" for name, (words, holds) in tests.items() if name in limits and not holds]
-    if broken or not math.isfinite(value):
-        raise SettingError(f"{place}: must be {' and '.join(broken) or 'a finite number'}, not {value}")
+    stated = {name: test for name, test in tests.items() if name in limits}
+    if math.isfinite(value) and all(holds(value, limits[name]) for name, (_, holds) in stated.items()):
+        return
+    allowed = " and ".join(f"{words} {limits[name]}" for name, (words, _) in stated.items())
+    raise SettingError(f"{place}: must be {allowed or 'a finite number'}, not {value}")
 
 
 def conform(value: Any, hint: Any, place: str) -> Any:

@@ -15,9 +15,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from semifed.data.download import cache_folder, replacing, writable
+from semifed.data.download import cache_folder, writable
 from semifed.data.readers import Samples, missing, read_parquet, refused
 from semifed.errors import DataError
+from semifed.writing import replacing
 
 VERSION = 1  # of what is kept; raised when the same file would decode to something else
 
@@ -67,8 +68,10 @@ def _keep(path: Path, stamp: str, samples: Samples) -> None:
     """In the first place that takes it; if none does, the file is decoded again the next time."""
     for place in _places(path):
         if writable(place.parent):
-            with contextlib.suppress(OSError, SafetensorError), replacing(place) as part:
-                save_file(samples._asdict(), part, {"stamp": stamp, "sum": _sum(*samples)})
+            with contextlib.suppress(OSError, SafetensorError):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(place) as part:
+                    save_file(samples._asdict(), part, {"stamp": stamp, "sum": _sum(*samples)})
                 return
 
 

@@ -1,10 +1,7 @@
 """Where data files are kept, and how a missing one is fetched: verified, retried, and in place only when whole."""
 
-import contextlib
 import hashlib
 import os
-import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -16,6 +13,7 @@ from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TimeRemainingColumn
 
 from semifed.errors import DataError
+from semifed.writing import replacing
 
 VARIABLE = "SEMIFED_DATA"
 LARGEST = 256 * 2**20  # bytes; the largest official file has 182 million
@@ -54,20 +52,6 @@ def writable(folder: Path) -> bool:
     return folder.is_dir() and bool(folder.stat().st_mode & 0o222) and os.access(folder, os.W_OK)
 
 
-@contextlib.contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """A new name to write to; it takes the place of `target` if the block ends well, and is removed if it does not."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
-    try:
-        yield part
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def fetch(remote: RemoteFile, folder: Path) -> Path:
     """Download to the file's place below `folder`; every address is tried, and then once more."""
     target = folder / remote.path
@@ -75,6 +59,7 @@ def fetch(remote: RemoteFile, folder: Path) -> Path:
     if writable(target.parent):
         for url in remote.urls * 2:
             try:
+                target.parent.mkdir(parents=True, exist_ok=True)
                 with replacing(target) as part, part.open("wb") as file:
                     _receive(url, remote.md5, file)
             except (OSError, HTTPException, ValueError) as error:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from semifed.data.labelling import Mask, budget, deal_with_labels, draw, in_proportion
 from semifed.data.partitions import UNUSED, Indices, deal
 from semifed.data.scenario_settings import SCENARIOS, ScenarioKind, ScenarioSettings
-from semifed.data.split import Holding, Scenario, Table, fingerprints, hash_labels
+from semifed.data.split import Holding, Scenario, Table, hash_labels
 from semifed.errors import DataError, SettingError
 from semifed.keys import key
 
-__all__ = ["SCENARIOS", "Holding", "Scenario", "ScenarioKind", "ScenarioSettings", "Table", "fingerprints", "make"]
+__all__ = ["SCENARIOS", "Holding", "Scenario", "ScenarioKind", "ScenarioSettings", "Table", "make"]
 
 
 def make(

@@ -1,31 +1,16 @@
 """The [scenario] table of an experiment, and the table of scenarios that `semifed list scenarios` shows."""
 
-import difflib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import ClassVar, Literal
 
 from semifed.errors import SettingError
+from semifed.settings import Settings, nearest, option
 
 BUDGETS = ("gamma", "per_class", "per_class_client", "total")
 DEFAULT_GAMMA = 0.1
 POOR_SHARE = 0.05  # noniid-3: what the many clients with few labels own; 55% at the others follows from gamma
-
-_WHOLE_NUMBERS_FROM = {
-    "clients": 1,
-    "per_class": 1,
-    "per_class_client": 1,
-    "total": 1,
-    "classes_per_client": 1,
-    "shards_per_client": 1,
-    "arrivals": 1,
-    "rounds_per_arrival": 1,
-    "validation": 0,
-    "test": 1,
-}
-_CHOICES = {"labels": ("client", "server"), "pool": ("train", "all")}
 
 
 @dataclass(frozen=True)
@@ -100,29 +85,33 @@ SCENARIOS: Mapping[str, ScenarioKind] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class ScenarioSettings:
+class ScenarioSettings(Settings):
     """Who holds which samples and which labels, as the user asks for it."""
 
-    labels: Literal["client", "server"] = "client"
-    partition: str = "iid"
-    clients: int = 100
-    gamma: float | None = None  # share of labels in the data; at most one of these four, gamma 0.1 if none is given
-    per_class: int | None = None  # labels a class in all
-    per_class_client: int | None = None  # labels a class at each client
-    total: int | None = None  # labels in all
-    classes_per_client: int = 2
-    alpha: float = 0.5
-    shards_per_client: int = 2
-    arrivals: int = 1
-    rounds_per_arrival: int = 10
-    server_unlabelled: float = 0.0  # as a multiple of the number of labelled images (FedCon IV-E: 5.0)
-    pool: Literal["train", "all"] = "train"
-    validation: int = 0
-    test: int | None = None  # with pool = "all": number of test images
-    allow_missing: bool = False
+    table: ClassVar[str] = "scenario"
+
+    labels: Literal["client", "server"] = option("client", "who holds the labels: client or server")
+    partition: str = option("iid", "who holds which samples; see `semifed list scenarios`")
+    clients: int = option(100, "how many clients there are", least=1)
+    gamma: float | None = option(None, "share of the data that has a label; 0.1 if no budget is given", above=0, most=1)
+    per_class: int | None = option(None, "instead of gamma: labels of each class in all", least=1)
+    per_class_client: int | None = option(None, "instead of gamma: labels of each class at each client", least=1)
+    total: int | None = option(None, "instead of gamma: labels in all", least=1)
+    classes_per_client: int = option(2, "classes that a client holds", least=1)
+    alpha: float = option(0.5, "concentration of the Dirichlet distribution; smaller is more uneven", above=0)
+    shards_per_client: int = option(2, "shards that a client holds", least=1)
+    arrivals: int = option(1, "parts in which a client's unlabelled data arrive", least=1)
+    rounds_per_arrival: int = option(10, "rounds from one arrival to the next", least=1)
+    server_unlabelled: float = option(
+        0.0, "unlabelled images at the server, as a multiple of its labelled ones (FedCon IV-E: 5.0)", least=0
+    )
+    pool: Literal["train", "all"] = option("train", "what is dealt out: the official training set, or all images")
+    validation: int = option(0, "images set apart for validation", least=0)
+    test: int | None = option(None, 'with pool = "all": how many test images are drawn', least=1)
+    allow_missing: bool = option(False, "go on though a class has no label at all")
 
     def __post_init__(self) -> None:
-        self._check_ranges()
+        super().__post_init__()
         self._check_partition()
         self._check_budget()
         if self.labels == "client" and self.server_unlabelled > 0:
@@ -138,32 +127,10 @@ class ScenarioSettings:
         given = [(name, getattr(self, name)) for name in BUDGETS if getattr(self, name) is not None]
         return given[0] if given else ("gamma", DEFAULT_GAMMA)
 
-    def _check_ranges(self) -> None:
-        for name, options in _CHOICES.items():
-            if getattr(self, name) not in options:
-                raise _bad(name, f"must be one of {', '.join(options)}, not {getattr(self, name)!r}")
-        for name, least in _WHOLE_NUMBERS_FROM.items():
-            value = getattr(self, name)
-            optional = name in BUDGETS or name == "test"
-            if value is None and optional:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise _bad(name, f"must be a whole number of at least {least}, not {value!r}")
-        if self.gamma is not None and not (_is_number(self.gamma) and 0 < self.gamma <= 1):
-            raise _bad("gamma", f"must be above 0 and at most 1, not {self.gamma!r}")
-        if not (_is_number(self.alpha) and self.alpha > 0):
-            raise _bad("alpha", f"must be above 0, not {self.alpha!r}")
-        if not (_is_number(self.server_unlabelled) and self.server_unlabelled >= 0):
-            raise _bad("server_unlabelled", f"must be 0 or more, not {self.server_unlabelled!r}")
-        if not isinstance(self.allow_missing, bool):
-            raise _bad("allow_missing", f"must be true or false, not {self.allow_missing!r}")
-
     def _check_partition(self) -> None:
-        kind = SCENARIOS.get(self.partition) if isinstance(self.partition, str) else None
+        kind = SCENARIOS.get(self.partition)
         if kind is None:
-            near = difflib.get_close_matches(str(self.partition), SCENARIOS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(SCENARIOS)}"
-            raise _bad("partition", f"{self.partition!r} is not known; {hint}")
+            raise _bad("partition", f"{self.partition!r} is unknown; {nearest(self.partition, SCENARIOS)}")
         if self.labels not in kind.labels:
             fitting = ", ".join(name for name, other in SCENARIOS.items() if self.labels in other.labels)
             raise _bad("partition", f'{self.partition!r} does not fit labels = "{self.labels}"; use one of {fitting}')
@@ -184,10 +151,6 @@ class ScenarioSettings:
         if self.partition == "noniid-3" and (name != "gamma" or amount < POOR_SHARE):
             # Below 5% the clients with few labels alone would exceed the budget.
             raise _bad(name, f"noniid-3 takes its labels from gamma, at least {POOR_SHARE}; it is {amount:g}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _bad(name: str, problem: str) -> SettingError:

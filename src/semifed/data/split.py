@@ -137,7 +137,7 @@ class Scenario:
     def verify(self, labels: NDArray[np.integer], content: NDArray[np.integer] | None = None) -> None:
         """Check the split against the data: the same samples, and no test image held elsewhere.
 
-        `content` has a hash for each image (see `fingerprints`).
+        `content` has a hash for each image (see `sources.fingerprints`).
         """
         self.validate()
         if labels.size != self.size:
@@ -213,12 +213,6 @@ class Scenario:
 def hash_labels(labels: Indices) -> str:
     """A hash of a data set's labels, by which a split knows its data."""
     return hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
-
-
-def fingerprints(images: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """A content hash of each image; equal images have equal numbers."""
-    hashes = (hashlib.blake2b(image.tobytes(), digest_size=8).digest() for image in images)
-    return np.frombuffer(b"".join(hashes), "<i8").astype(np.int64)
 
 
 def _assemble(arrays: Mapping[str, Indices], facts: Mapping[str, Any]) -> Scenario:

@@ -1,6 +1,5 @@
 """A split on disk: named int64 arrays and a few facts in one safetensors file, written whole or not at all."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,29 +9,17 @@ from safetensors.numpy import save
 
 from semifed.data.partitions import Indices
 from semifed.errors import DataError
+from semifed.writing import write_whole
 
 _KIND = "semifed-scenario"
 _VERSION = "1"
 
 
 def write(path: Path, arrays: Mapping[str, Indices], facts: Mapping[str, str]) -> None:
-    """Write under another name, force to disk, rename: a crash leaves the old file or the new one."""
-    content = save(dict(arrays), {"kind": _KIND, "version": _VERSION, **facts})
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """Write so that a crash leaves the old file or the new one."""
     try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        if os.name == "posix":  # the new name itself is on disk only once its folder is
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        write_whole(path, save(dict(arrays), {"kind": _KIND, "version": _VERSION, **facts}))
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise DataError(f"{path}: the split cannot be written ({error.strerror or error})") from error
 
 

@@ -13,6 +13,7 @@ of the same keys are drawn independently. The batch may be a whole cohort, flatt
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -20,10 +21,11 @@ from torch import Tensor
 from semifed.data.randaugment import TOP_LEVEL, blend, cutout, luminance, mean_grey, randaugment, whole
 from semifed.errors import SettingError
 from semifed.keys import fold, uniform
+from semifed.settings import Settings, option
 
 View = Callable[[Tensor, Tensor], Tensor]
 
-WEAK_STEPS = ("crop", "shift", "flip", "contrast", "grey")
+WeakStep = Literal["crop", "shift", "flip", "contrast", "grey"]
 VIEW_NAMES = ("clean", "weak", "strong", "shift", "flip")
 
 # Which of an image's draws decides what, and what its key is folded with for the rest. Changing one changes results.
@@ -32,31 +34,31 @@ _FOR_RANDAUGMENT, _FOR_CUTOUT = len(_DRAWS), len(_DRAWS) + 1
 
 
 @dataclass(frozen=True)
-class ViewSettings:
+class ViewSettings(Settings):
     """The table [views] of an experiment. Sizes are in pixels."""
 
-    weak: tuple[str, ...] = ("shift", "flip")  # any of crop, shift, flip, contrast, grey; none: no augmentation
-    crop: int = 4  # mirror padding of which a piece of the old size is cut
-    shift: int = 4  # largest shift along each axis, mirror padding
-    contrast: float = 0.3  # the contrast is multiplied by 1 - this .. 1 + this
-    grey: float = 0.1  # share of the images that lose their colour
-    operations: int = 2  # RandAugment's n: operations for each image, drawn with replacement
-    magnitude: int = 10  # RandAugment's m: the level of an operation is drawn from 1 .. m - 1 on a scale to 10
-    probability: float = 0.5  # with which each drawn operation is carried out
-    cutout: int = 16  # side of the grey square that ends a strong view; 0: none
+    table: ClassVar[str] = "views"
+
+    weak: tuple[WeakStep, ...] = option(
+        ("shift", "flip"), "steps of a weak view: any of crop, shift, flip, contrast, grey; none: no augmentation"
+    )
+    crop: int = option(4, "mirror padding of which a piece of the old size is cut", least=0)
+    shift: int = option(4, "largest shift along each axis, mirror padding", least=0)
+    contrast: float = option(0.3, "the contrast is multiplied by 1 - this .. 1 + this", least=0, most=1)
+    grey: float = option(0.1, "share of the images that lose their colour", least=0, most=1)
+    operations: int = option(2, "RandAugment's n: operations for each image, drawn with replacement", least=0)
+    magnitude: int = option(
+        10, "RandAugment's m: levels are drawn from 1 .. m - 1 on a scale to 10", least=2, most=TOP_LEVEL + 1
+    )
+    probability: float = option(0.5, "with which each drawn operation is carried out", least=0, most=1)
+    cutout: int = option(16, "side of the grey square that ends a strong view; 0: none", least=0)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be drawn from."""
-        for number, step in enumerate(self.weak):
-            if step not in WEAK_STEPS:
-                raise SettingError(f"views.weak: {step!r} is none of {', '.join(WEAK_STEPS)}")
-            if step in self.weak[:number]:
-                raise SettingError(f"views.weak: {step!r} is named twice")
-        for name in ("crop", "shift", "operations", "cutout"):
-            _check_whole(name, getattr(self, name), 0)
-        _check_whole("magnitude", self.magnitude, 2, TOP_LEVEL + 1)
-        for name in ("contrast", "grey", "probability"):
-            _check_share(name, getattr(self, name))
+        super().__post_init__()
+        twice = [step for number, step in enumerate(self.weak) if step in self.weak[:number]]
+        if twice:
+            raise SettingError(f"views.weak: {twice[0]!r} is named twice")
 
 
 def views(settings: ViewSettings, mean: Sequence[float], std: Sequence[float], flips: bool) -> dict[str, View]:
@@ -151,18 +153,3 @@ def _recolour(images: Tensor, draws: dict[str, Tensor], steps: Sequence[str], se
         coloured = draws["grey"][:, 0] >= settings.grey
         images = blend(luminance(images), images, coloured.float())
     return images
-
-
-def _check_whole(name: str, value: object, low: int, high: int | None = None) -> None:
-    """A setting that is a whole number in its range, or an error that names it."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise SettingError(f"views.{name}: must be a whole number, not {value!r}")
-    if value < low or (high is not None and value > high):
-        allowed = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise SettingError(f"views.{name}: must be {allowed}, not {value}")
-
-
-def _check_share(name: str, value: object) -> None:
-    """A setting that is a number from 0 to 1, or an error that names it."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-        raise SettingError(f"views.{name}: must be a number from 0 to 1, not {value!r}")

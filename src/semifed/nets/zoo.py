@@ -8,13 +8,14 @@ import functools
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from semifed.errors import SettingError
 from semifed.nets.net import Net
+from semifed.settings import Settings, nearest, option
 
 Norm = Literal["batch", "group", "none"]
 Shape = tuple[int, int, int]  # channels, height, width
@@ -154,11 +155,20 @@ NETS: dict[str, Plan] = {
 
 
 @dataclass(frozen=True)
-class NetSettings:
+class NetSettings(Settings):
     """The [net] table of an experiment."""
 
-    name: str = "mnist-cnn"
-    norm: Norm | None = None
+    table: ClassVar[str] = "net"
+
+    name: str = option("mnist-cnn", "which net; see `semifed list nets`")
+    norm: Literal["batch", "group", "none"] | None = option(
+        None, "batch, group or none; the one of the net's paper if not given"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.name not in NETS:
+            raise SettingError(f"net.name: there is no net {self.name!r}; {nearest(self.name, NETS)}")
 
 
 def make(settings: NetSettings, shape: Shape, classes: int) -> Net:

@@ -1,8 +1,7 @@
-"""Files that are whole or not there: written under a temporary name, flushed, renamed."""
+"""The files of a run: whole or not there, and known by a checksum."""
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,32 +10,17 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from semifed import writing
 from semifed.errors import RunError
 from semifed.params import Params
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it never exists in part, whatever happens meanwhile."""
-    temporary = path.with_name(f"{path.name}.partial")
+    """Write a file of a run's folder, which nobody else writes to, so that it never exists in part."""
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
+        writing.write_whole(path, data, path.with_name(f"{path.name}.partial"))
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error.strerror}; nothing that was there is lost") from None
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the renaming itself durable, where the system lets a folder be opened (Windows does not)."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def write_json(path: Path, content: Any) -> None:
