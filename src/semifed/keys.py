@@ -6,6 +6,8 @@ of keys draws for a whole cohort at once, also under `vmap`.
 """
 
 import hashlib
+import operator
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
@@ -15,9 +17,9 @@ _MIX_1 = -0x40A7B892E31B1A47
 _MIX_2 = -0x6B2FB644ECCEEE15
 
 
-def key(*parts: int | str) -> int:
+def key(*parts: SupportsIndex | str) -> int:
     """One key from named ingredients, e.g. ``key(seed, "cohort", round)``."""
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    text = "\x1f".join(f"str:{part}" if isinstance(part, str) else f"int:{operator.index(part)}" for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
@@ -42,11 +44,6 @@ def permutation(seed: int, count: int) -> Tensor:
     """The numbers 0 .. count-1 in an order that depends on the key alone."""
     hashes = fold(torch.tensor(seed), torch.arange(count))
     return torch.argsort(hashes, stable=True)
-
-
-def generator(seed: int) -> torch.Generator:
-    """A generator for draws that are made once, such as a net's first parameters."""
-    return torch.Generator().manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
 
 
 def _scramble(z: Tensor) -> Tensor:

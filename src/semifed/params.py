@@ -50,9 +50,14 @@ def add(left: Params, right: Params) -> Params:
 
 
 def mix(*weighted: tuple[float | Tensor, Params]) -> Params:
-    """Weighted sum of parameter dicts with the same names."""
-    names = weighted[0][1]
-    return {name: sum((weight * params[name] for weight, params in weighted), torch.zeros(())) for name in names}
+    """Weighted sum of parameter dicts with the same names; counters, being integers, are those of the first."""
+    first = weighted[0][1]
+    return {
+        name: sum((weight * params[name] for weight, params in weighted), torch.zeros_like(value))
+        if value.is_floating_point()
+        else value
+        for name, value in first.items()
+    }
 
 
 def sq_dist(left: Params, right: Params) -> Tensor:
@@ -88,23 +93,20 @@ def unstack(stacked: Any, count: int) -> list[Any]:
     return [at(stacked, index) for index in range(count)]
 
 
-def concatenate(stacked: Sequence[Any]) -> Any:
-    """Stacked trees of several chunks of clients as one."""
-    return stacked[0] if len(stacked) == 1 else tree_map(lambda *chunks: torch.cat(chunks), *stacked)
-
-
 def expand_as(scale: Tensor, like: Tensor) -> Tensor:
     """A scalar, or one value a client, shaped so that it multiplies `like`."""
     return scale.reshape(scale.shape + (1,) * (like.dim() - scale.dim()))
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
-    """Nested dicts as one flat dict with names joined by slashes, for files."""
-    if not isinstance(tree, Mapping):
+    """Nested dicts as one flat dict with names joined by slashes, for files; an empty dict ends in one."""
+    if isinstance(tree, Tensor):
         return {prefix: tree}
-    flat: dict[str, Tensor] = {}
+    if not isinstance(tree, Mapping):
+        raise TypeError(f"{prefix or 'a tree'}: expected tensors and dicts of them, not {type(tree).__name__}")
+    flat: dict[str, Tensor] = {f"{prefix}/": torch.zeros(0)} if prefix and not tree else {}
     for name, branch in tree.items():
-        if not isinstance(name, str) or "/" in name:
+        if not isinstance(name, str) or not name or "/" in name:
             raise TypeError(f"a part or parameter name must be text without a slash, not {name!r}")
         flat |= flatten(branch, f"{prefix}/{name}" if prefix else name)
     return flat
@@ -120,5 +122,6 @@ def unflatten(flat: Mapping[str, Tensor]) -> Any:
         node = tree
         for branch in branches:
             node = node.setdefault(branch, {})
-        node[name] = tensor
+        if name:
+            node[name] = tensor
     return tree
