@@ -10,10 +10,12 @@ net = "mnist-cnn"
 import dataclasses
 import importlib
 import inspect
+import operator
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from torch import nn
 
@@ -70,7 +72,10 @@ class Experiment:
     engine: EngineSettings = field(default_factory=EngineSettings)
 
     def __post_init__(self) -> None:
-        conform(self.seed, int, "seed")
+        for one in dataclasses.fields(self):
+            value = getattr(self, one.name)
+            if not isinstance(value, cast(type, one.type)) or isinstance(value, bool):
+                raise SettingError(f"{one.name}: expected {_words(one.type)}, not {value!r}")
         if isinstance(self.data, str) and self.data not in SOURCES:
             raise SettingError(f"data: there is no data set {self.data!r}; {nearest(self.data, SOURCES)}")
         if self.train.clients_per_round > self.scenario.clients:
@@ -95,20 +100,11 @@ class Experiment:
 
     @classmethod
     def of(cls, tables: Mapping[str, Any]) -> "Experiment":
-        """An experiment from nested tables of plain values."""
+        """An experiment from nested tables of plain values; what is made already is taken as it is."""
         tables = dict(tables)
-        if isinstance(tables.get("net"), str):
-            tables["net"] = {"name": tables["net"]}
-        hints: dict[str, Any] = {"net": NetSettings, "data": str, "method": Any}
-        values: dict[str, Any] = {}
-        for one in dataclasses.fields(cls):
-            if one.name in tables:
-                given = tables.pop(one.name)
-                values[one.name] = (
-                    read_method(given)
-                    if one.name == "method"
-                    else conform(given, hints.get(one.name, one.type), one.name)
-                )
+        values = {
+            one.name: _read_field(one, tables.pop(one.name)) for one in dataclasses.fields(cls) if one.name in tables
+        }
         if tables:
             unknown = next(iter(tables))
             raise SettingError(
@@ -134,7 +130,25 @@ class Experiment:
         tables = self.tables()
         for assignment in assignments:
             override(tables, assignment)
-        return type(self).of(tables)
+        before = self.tables()
+        # What was not assigned stays the same object: a user's own net, data or method is in no table.
+        same = {name: getattr(self, name) for name in before if tables[name] == before[name]}
+        return type(self).of(tables | same)
+
+
+def _read_field(one: dataclasses.Field[Any], given: Any) -> Any:
+    """One value of an experiment: an object as it is, a name or a table as what it stands for."""
+    if one.name == "method":
+        return given if isinstance(given, Method) else read_method(given)
+    if one.name == "net" and not isinstance(given, nn.Module):
+        return conform({"name": given} if isinstance(given, str) else given, NetSettings, "net")
+    if isinstance(given, Dataset | nn.Module):
+        return given
+    return conform(given, str if one.name == "data" else one.type, one.name)
+
+
+def _words(hint: Any) -> str:
+    return " or ".join(kind.__name__ for kind in typing.get_args(hint) or (hint,))
 
 
 def method_name(kind: type[Method]) -> str:
@@ -161,9 +175,13 @@ def find_method(name: str) -> type[Method]:
         raise SettingError(f"method.name: there is no method {name!r}; {nearest(name, METHODS)}")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise SettingError(f"method.name: cannot import {module_name!r} of {name!r}: {error}") from None
-    found = getattr(module, class_name, None)
-    if not (inspect.isclass(found) and issubclass(found, Method)):
+    except Exception as error:  # a user's module may fail in any way
+        reason = f"{type(error).__name__}: {error}"
+        raise SettingError(f"method.name: cannot import {module_name!r} of {name!r}: {reason}") from None
+    try:
+        found = operator.attrgetter(class_name)(module)
+    except AttributeError:
+        found = None
+    if not (inspect.isclass(found) and issubclass(found, Method) and found is not Method):
         raise SettingError(f"method.name: {module_name} has no class {class_name!r} that is a semifed Method")
     return found

@@ -7,7 +7,6 @@ its help text and its range. Every refusal names the key, what was given and wha
 import dataclasses
 import difflib
 import json
-import math
 import operator
 import tomllib
 import types
@@ -19,6 +18,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from semifed.errors import SettingError
 
 _T = TypeVar("_T")
+_ENDLESS = 2**63  # no count or rate is so large, and tensors cannot hold it
 
 
 def option(
@@ -61,10 +61,10 @@ def _check_range(value: Any, limits: Mapping[str, Any], place: str) -> None:
         "below": ("below", operator.lt),
     }
     stated = {name: test for name, test in tests.items() if name in limits}
-    if math.isfinite(value) and all(holds(value, limits[name]) for name, (_, holds) in stated.items()):
+    if abs(value) < _ENDLESS and all(holds(value, limits[name]) for name, (_, holds) in stated.items()):
         return
     allowed = " and ".join(f"{words} {limits[name]}" for name, (words, _) in stated.items())
-    raise SettingError(f"{place}: must be {allowed or 'a finite number'}, not {value}")
+    raise SettingError(f"{place}: must be {allowed or 'a number of reasonable size'}, not {str(value)[:40]}")
 
 
 def conform(value: Any, hint: Any, place: str) -> Any:
@@ -89,7 +89,7 @@ def conform(value: Any, hint: Any, place: str) -> Any:
 
 def _conform_plain(value: Any, hint: type, place: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return float(max(min(value, _ENDLESS), -_ENDLESS))  # what is beyond is out of any range
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         raise SettingError(f"{place}: expected {words.get(hint, hint.__name__)}, not {value!r}")
@@ -108,20 +108,23 @@ def build(kind: type[_T], table: Any, place: str = "") -> _T:
         if name not in known:
             raise SettingError(f"{path}: no such setting; {nearest(name, known)}")
         values[name] = conform(value, hints[name], path)
+    for name, field in known.items():
+        if name not in values and field.default is field.default_factory is dataclasses.MISSING:
+            raise SettingError(f"{place}.{name}: must be given")
     return kind(**values)
 
 
 def nearest(name: str, known: Iterable[Any]) -> str:
     """'did you mean ...' where a known name is near, else all of them."""
     names = [str(one) for one in known]
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]}?" if near else f"known are: {', '.join(names)}"
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, with or without a byte order mark."""
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n"))
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         raise SettingError(f"{path}: there is no such file") from None
     except IsADirectoryError:
@@ -130,7 +133,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SettingError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise SettingError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a plain ValueError
         raise SettingError(f"{path}: is not valid TOML: {error}") from None
 
 
@@ -150,15 +153,16 @@ def _toml_value(value: Any) -> str:
         return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, float):
         return repr(value)
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML wants it escaped, JSON does not
 
 
 def parse_value(text: str) -> Any:
     """A value given on the command line: TOML where it is TOML, else plain text."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
         return text
+    return parsed["value"] if len(parsed) == 1 else text
 
 
 def override(tables: dict[str, Any], assignment: str) -> None:

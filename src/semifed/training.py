@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from semifed.errors import SettingError
 from semifed.settings import Settings, option
 
 
@@ -20,6 +21,11 @@ class Training(Settings):
     nesterov: bool = option(False, "Nesterov's form of momentum")
     weight_decay: float = option(1e-4, "weight decay, added to the gradient", least=0)
     clip: float | None = option(None, "largest norm of a gradient, over all parameters of a move", above=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nesterov and not self.momentum:
+            raise SettingError(f"{self.table}.nesterov: needs {self.table}.momentum above 0")
 
 
 @dataclass(frozen=True)
