@@ -1,6 +1,9 @@
 """The command line. Every command has its equal in Python; errors become one line and an exit code."""
 
+import io
+import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +24,9 @@ def cli(debug: bool) -> None:
     """Federated semi-supervised learning: many sites train one model, and almost nobody has labels.
 
     \b
+    semifed run --set method=fedavg+ --set train.rounds=20
+
+    \b
     Exit codes: 0 done, 1 refused or failed, 2 a setting is wrong, 3 data, 4 the run's folder, 130 stopped.
     """
 
@@ -32,28 +38,44 @@ for command in (run, listing, split, check):
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point: errors become one line and an exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(_guarded(lambda: cli.main(words, "semifed", standalone_mode=False), "--debug" in words))
+    debug, rest = "--debug" in words, [word for word in words if word != "--debug"]
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal cannot show must not end a run
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if "" not in sys.path:
+        sys.path.append("")  # a user's own method lies in the current folder
+    sys.exit(_guarded(lambda: cli.main(rest, "semifed", standalone_mode=False), debug))
 
 
 def _guarded(command: Callable[[], Any], debug: bool) -> int:
     try:
         command()
-    except SemifedError as error:
-        if debug:
-            raise
-        click.echo(f"semifed: error: {error}", err=True)
-        return error.exit_code
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:  # `semifed split` alone
         error.show()
         return error.exit_code
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        click.echo("semifed: stopped; go on with --resume", err=True)
-        return 130
-    except BrokenPipeError:
-        return 0
-    except Exception as error:  # the last resort: a fault of ours, still told in one line
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (Exception, KeyboardInterrupt) as error:
         if debug:
-            raise
-        click.echo(f"semifed: internal error: {type(error).__name__}: {error}; --debug shows where", err=True)
-        return 70
+            traceback.print_exc()
+        message, code = _explain(error)
+        click.echo(f"semifed: {' '.join(message.split())}", err=True)
+        return code
     return 0
+
+
+def _explain(error: BaseException) -> tuple[str, int]:
+    """What to say of an error in one line, and the exit code."""
+    match error:
+        case KeyboardInterrupt():
+            message, code = "; ".join(["stopped", *filter(None, map(str, error.args))]), 130
+        case click.Abort():
+            message, code = "stopped", 130
+        case SemifedError():
+            message, code = f"error: {error}", error.exit_code
+        case click.UsageError(ctx=click.Context() as context):
+            message, code = f"error: {error.format_message()} See {context.command_path} --help", error.exit_code
+        case click.ClickException():
+            message, code = f"error: {error.format_message()}", error.exit_code
+        case _:  # the last resort: a fault of ours, still told in one line
+            message, code = f"internal error: {type(error).__name__}: {error}; --debug shows where", 70
+    return message, code

@@ -1,26 +1,23 @@
 """A run from start to end: put together, trained round by round, recorded, and stopped so that it can go on."""
 
-import platform
 import signal
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-import numpy
 import torch
 
-from semifed import __version__
 from semifed.data.scenario import Scenario
 from semifed.engine.assemble import Assembly, prepare
-from semifed.engine.notices import notices
+from semifed.engine.environment import content, environment
 from semifed.engine.rounds import Progress, begin, run_rounds
 from semifed.engine.workers import open_clients
-from semifed.errors import RunError, SettingError
+from semifed.errors import RunError, SemifedError, SettingError
 from semifed.experiment import Experiment
-from semifed.results.folder import RunFolder, difference
+from semifed.params import flatten
+from semifed.results.folder import RunFolder, check_free, difference, is_begun
 from semifed.results.record import Record, Row, summarise
 
 
@@ -35,6 +32,9 @@ Watch = Callable[[Event], None]
 
 _MAY_CHANGE = ("engine.workers:",)
 """What may differ on resume without a word, because the numbers stay the same to the last bit."""
+
+_MUST_STAY = ("data:", "scenario.")
+"""What may not differ even with --override, because the split of a run is made once."""
 
 
 def run(
@@ -53,103 +53,168 @@ def run(
     `watch` hears of the start and of every finished round. `override` lets a changed experiment go on,
     `previous` starts from the checkpoint before the newest one, `split` is used instead of a new one.
     """
-    data_path = Path(data_dir) if data_dir else None
-    if out is None:
-        if experiment is None:
-            raise SettingError("run: give an experiment, or the folder of a run to go on with")
-        with _threads(experiment.engine.threads):
-            return _run(prepare(experiment, data_path, split), None, watch)
-    folder = RunFolder.reopen(Path(out)) if resume else RunFolder.create(Path(out))
-    try:
-        experiment = _settle(folder, experiment, override)
-        with _threads(experiment.engine.threads):
-            assembly = prepare(experiment, data_path, folder.split() if folder.begun else split)
-            if not folder.begun:
-                folder.begin(experiment, assembly.scenario, _environment(assembly))
-            return _run(assembly, folder, watch, previous)
-    finally:
-        folder.close()
-
-
-def _settle(folder: RunFolder, experiment: Experiment | None, override: bool) -> Experiment:
-    """The experiment to run in a folder: the given one, or the one that is there; they must not differ."""
-    if not folder.begun:
-        if experiment is None:
-            raise RunError(f"{folder.path}: there is no run to go on with; give its experiment too")
-        return experiment
-    there = folder.experiment()
+    path, data_path = Path(out) if out else None, Path(data_dir) if data_dir else None
+    if (override or previous) and not resume:
+        raise SettingError(f"--{'override' if override else 'previous'}: goes with --resume only; add it")
+    if resume and path is None:
+        raise SettingError("--resume: say which run with --out DIR")
+    if resume and path and is_begun(path):
+        with RunFolder.reopen(path) as folder:
+            return _go_on(folder, experiment, split, data_path, watch, override=override, previous=previous)
+    if path:
+        check_free(path, leftover=resume)
     if experiment is None:
-        return Experiment.of(there)
-    changes = [change for change in difference(there, experiment.tables()) if not change.startswith(_MAY_CHANGE)]
+        raise SettingError("run: there is nothing to go on with yet; give an experiment")
+    with _threads(experiment.engine.threads):
+        assembly = prepare(experiment, data_path, split)
+        if path is None:
+            return _run(assembly, begin(assembly), [], None, watch)
+        with RunFolder.create(path, leftover=resume) as folder:
+            with _undisturbed():
+                progress = begin(assembly)
+                folder.begin(experiment, assembly.scenario, environment(assembly))
+                folder.save(0, progress.state(), experiment)
+            return _run(assembly, progress, [], folder, watch)
+
+
+def _go_on(
+    folder: RunFolder,
+    experiment: Experiment | None,
+    split: Scenario | None,
+    data_dir: Path | None,
+    watch: Watch | None,
+    *,
+    override: bool,
+    previous: bool,
+) -> Record:
+    """The rest of the run in a folder; nothing there is touched before all has been checked."""
+    scenario = folder.split()
+    if split and split.digest() != scenario.digest():
+        raise SettingError(f"--split: the run in {folder.path} has another split; leave it out")
+    there = folder.load(scenario, previous)
+    experiment = experiment or _experiment_in(folder)
+    changes = _changes(there.experiment if there else folder.experiment(), experiment, override)
+    with _threads(experiment.engine.threads):
+        assembly = prepare(experiment, data_dir, scenario)
+        _check_same_content(folder, assembly)
+        progress = begin(assembly)
+        if there:
+            state = there.state
+            found = Progress(there.round, state.get("server", {}), state.get("kept", {}), state["visits"])
+            _check_fits(found, progress, assembly)
+            progress = found
+        with _undisturbed():
+            if there:
+                folder.rewind(there)
+            if changes:
+                folder.override(experiment, progress.round, changes)
+            if changes or not there:
+                folder.save(progress.round, progress.state(), experiment)
+        return _run(assembly, progress, there.rows() if there else [], folder, watch)
+
+
+def _experiment_in(folder: RunFolder) -> Experiment:
+    try:
+        return Experiment.of(folder.experiment())
+    except SettingError as error:
+        raise RunError(
+            f"{folder.path / 'experiment.toml'}: {error}; a run of your own data, net or method goes on from Python: "
+            "run(experiment, out, resume=True)"
+        ) from None
+
+
+def _changes(before: Mapping[str, Any], experiment: Experiment, override: bool) -> str:
+    """What differs from the experiment so far, if it may."""
+    changes = [one for one in difference(before, experiment.tables()) if not one.startswith(_MAY_CHANGE)]
+    fixed = [one for one in changes if one.startswith(_MUST_STAY)]
+    if fixed:
+        raise SettingError(f"--resume: data and split stay as they are ({'; '.join(fixed)}); start a new run for that")
     if changes and not override:
         raise SettingError(f"--resume: the experiment has changed ({'; '.join(changes)}); undo it or say --override")
-    if changes:
-        folder.overridden(experiment, "; ".join(changes))
-    return experiment
+    return "; ".join(changes)
 
 
-def _standing(assembly: Assembly, folder: RunFolder | None, previous: bool) -> tuple[Progress, list[Row]]:
-    """Where a run stands; one that has just begun gets its first checkpoint."""
-    if folder is None:
-        return begin(assembly), []
-    if not folder.has_checkpoint and not folder.rows():
-        folder.save(0, begin(assembly).state())
-    round, state, rows = folder.load(previous)
-    return Progress(round, state.get("server", {}), state.get("kept", {}), state["visits"]), rows
+def _check_same_content(folder: RunFolder, assembly: Assembly) -> None:
+    """Look whether data and net, which a file only names, are those that the run was begun with."""
+    before = folder.environment()
+    for name, digest in content(assembly).items():
+        if before.get(name) != digest:
+            raise SettingError(f"--resume: the {name} is not what this run was begun with; use the same")
 
 
-def _run(assembly: Assembly, folder: RunFolder | None, watch: Watch | None, previous: bool = False) -> Record:
+def _check_fits(found: Progress, fresh: Progress, assembly: Assembly) -> None:
+    """Look whether the parts of a checkpoint are those that the method and the net have."""
+    have, need = flatten(found.server), flatten(fresh.server)
+    for name, tensor in need.items():
+        if name not in have or (have[name].shape, have[name].dtype) != (tensor.shape, tensor.dtype):
+            raise SettingError(f"--resume: the checkpoint does not fit the net or the method: {name} differs; undo it")
+    keeps = set(assembly.experiment.method.keeps)
+    if any(own and set(own) != keeps for own in found.kept.values()):
+        raise SettingError("--resume: the clients have kept what another method needs; undo the change of method")
+
+
+class _Ledger:
+    """What a run has come to, in memory and in its folder; the folder first, so that it is never behind."""
+
+    def __init__(self, assembly: Assembly, progress: Progress, rows: list[Row], folder: RunFolder | None) -> None:
+        self.rows, self._assembly, self._progress, self._folder = rows, assembly, progress, folder
+        self._saved = progress.round
+
+    def add(self, row: Row, progress: Progress) -> None:
+        """One more round."""
+        train = self._assembly.experiment.train
+        with _undisturbed():
+            if self._folder:
+                self._folder.add_row(row)
+            self.rows.append(row)
+            self._progress = progress
+            if progress.round % train.checkpoint_every == 0 or progress.round == train.rounds:
+                self._save()
+
+    def _save(self) -> None:
+        if self._folder and self._saved < self._progress.round:
+            self._folder.save(self._progress.round, self._progress.state(), self._assembly.experiment)
+            self._saved = self._progress.round
+
+    def close(self, status: str) -> Record:
+        """The record of the run up to here."""
+        self._save()
+        model = next(iter(self._assembly.experiment.method.models(self._progress.server).values()))
+        rows = self.rows[: self._progress.round]
+        summary = summarise(rows, model, status)
+        if self._folder:
+            self._folder.sum_up(summary, model)
+        return Record(rows, summary, model, self._folder.path if self._folder else None)
+
+
+def _run(
+    assembly: Assembly, progress: Progress, rows: list[Row], folder: RunFolder | None, watch: Watch | None
+) -> Record:
     """The rounds that are left, and the record of all."""
-    progress, rows = _standing(assembly, folder, previous)
-    train = assembly.experiment.train
-    saved = progress.round
-    if watch:
-        watch(Event(assembly, rows))
+    ledger = _Ledger(assembly, progress, rows, folder)
 
     def done(row: Row, now: Progress) -> None:
-        nonlocal progress, saved
-        with _undisturbed():
-            rows.append(row)
-            progress = now
-            if folder:
-                folder.add_row(row)
-                if now.round % train.checkpoint_every == 0 or now.round == train.rounds:
-                    folder.save(now.round, now.state())
-                    saved = now.round
+        ledger.add(row, now)
+        if watch:
+            watch(Event(assembly, ledger.rows))
+
+    try:
+        if folder and progress.round < assembly.experiment.train.rounds:
+            folder.mark_running()
         if watch:
             watch(Event(assembly, rows))
-
-    clients = open_clients(assembly)
-    try:
-        run_rounds(assembly, clients, progress, done)
-    finally:
-        clients.close()
-        model = next(iter(assembly.experiment.method.models(progress.server).values()))
-        summary = summarise(rows, train.rounds, model)
-        if folder:
-            if saved < progress.round:  # stopped between two checkpoints: nothing is lost
-                folder.save(progress.round, progress.state())
-            folder.sum_up(summary, model)
-    return Record(rows, summary, model, folder.path if folder else None)
-
-
-def _environment(assembly: Assembly) -> dict[str, Any]:
-    engine = assembly.experiment.engine
-    return {
-        "semifed": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "platform": platform.platform(),
-        "device": str(assembly.workshop.device),
-        "mode": "mapped" if assembly.workshop.mapped else "single",
-        "threads": engine.threads,
-        "workers": engine.workers,
-        "split": assembly.scenario.digest(),
-        "parameters": assembly.net.size,
-        "notices": notices(assembly),
-        "command": sys.argv,
-    }
+        with closing(open_clients(assembly)) as clients:
+            run_rounds(assembly, clients, progress, done)
+    except KeyboardInterrupt:
+        ledger.close("stopped")
+        raise
+    except Exception as error:
+        try:
+            ledger.close("failed")
+        except SemifedError as another:  # it must not hide the cause
+            error.add_note(str(another))
+        raise
+    return ledger.close("finished")
 
 
 @contextmanager

@@ -35,15 +35,19 @@ class Watcher:
         if not self._begun:
             self._begin(event)
         elif not self._quiet and self._console.is_terminal:
-            self._bar.update(self._task, completed=len(event.rows), score=score_text(event.rows[-1]))
+            self._bar.update(self._task, completed=len(event.rows))
+            if event.rows[-1]["models"]:  # a round without a test leaves the last score where it is
+                self._bar.update(self._task, score=score_text(event.rows[-1]))
         elif not self._quiet:
             self._line(event)
 
     def _begin(self, event: Event) -> None:
         self._begun, self._before = True, len(event.rows)
+        if self._quiet:
+            return
         for notice in notices(event.assembly):
-            self._console.print(f"note: {notice}", highlight=False, soft_wrap=True)
-        if self._console.is_terminal and not self._quiet:
+            self._console.print(f"note: {notice}", markup=False, highlight=False, soft_wrap=True)
+        if self._console.is_terminal:
             self._bar.start()
             rounds = event.assembly.experiment.train.rounds
             self._task = self._bar.add_task("round", total=rounds, completed=len(event.rows), score="")
@@ -52,13 +56,13 @@ class Watcher:
         done, rounds = len(event.rows), event.assembly.experiment.train.rounds
         pace = (time.monotonic() - self._started) / max(done - self._before, 1)
         left = f"{(rounds - done) * pace:.0f} s left"
-        self._console.print(
-            f"round {done}/{rounds}  {score_text(event.rows[-1])}  {left}", highlight=False, soft_wrap=True
-        )
+        line = f"round {done}/{rounds}  {score_text(event.rows[-1])}  {left}"
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Take the bar away."""
-        self._bar.stop()
+        """Take the bar away, if there is one."""
+        if self._bar.live.is_started:
+            self._bar.stop()
 
 
 def score_text(row: Row) -> str:

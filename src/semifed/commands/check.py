@@ -1,7 +1,6 @@
 """semifed check."""
 
 import json
-import sys
 
 import click
 
@@ -15,8 +14,12 @@ from semifed.experiment import find_method
 @click.argument("method")
 @options.as_json
 def check(method: str, as_json: bool) -> None:
-    """Put the conformance questions to a method: a name, or your own as module:Class."""
-    sys.path.insert(0, "")  # a user's own module lies in the current folder
+    """Put the conformance questions to a method: a name, or your own as module:Class.
+
+    \b
+    semifed check fedavg
+    semifed check my_module:MyMethod
+    """
     findings = conformance.check(find_method(method)())
     if as_json:
         click.echo(json.dumps([finding._asdict() for finding in findings], indent=2))

@@ -19,7 +19,12 @@ from semifed.nets.zoo import NETS
 @click.argument("what", type=click.Choice(["methods", "data", "nets", "scenarios"]))
 @options.as_json
 def listing(what: str, as_json: bool) -> None:
-    """Show what there is, with options and defaults."""
+    """Show what there is, with options and defaults.
+
+    \b
+    semifed list methods
+    semifed list scenarios --json
+    """
     content = {"methods": _methods, "data": _data, "nets": _nets, "scenarios": _scenarios}[what]()
     if as_json:
         click.echo(json.dumps(content, indent=2))

@@ -1,7 +1,10 @@
 """semifed run."""
 
+import itertools
 import json
+import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -11,6 +14,7 @@ from semifed.commands import options
 from semifed.data.scenario import Scenario
 from semifed.errors import RunError, SettingError
 from semifed.experiment import Experiment, method_name
+from semifed.results.folder import is_begun
 from semifed.run import run as run_experiment
 from semifed.terminal import Watcher, result_table
 
@@ -47,17 +51,14 @@ def run(
     semifed run exp.toml --set method=fedprox --set train.rounds=20 --out runs/prox
     semifed run --out runs/prox --resume
     """
-    if out is None and (resume or override or previous):
-        raise SettingError("--resume: say which run with --out DIR")
-    given = experiment or assignments or not resume
-    exp = Experiment.read(experiment, assignments) if given else None
+    wanted = _experiment(experiment, assignments, out, resume)
     split = Scenario.load(split_file) if split_file else None
-    errors = Console(stderr=True)
-    watcher = Watcher(errors, quiet or as_json)
+    folder = out or _claim_folder(wanted or Experiment())
+    watcher = Watcher(Console(stderr=True), quiet)
     try:
         record = run_experiment(
-            exp,
-            out or _new_folder(exp),
+            wanted,
+            folder,
             resume=resume,
             override=override,
             previous=previous,
@@ -65,23 +66,47 @@ def run(
             data_dir=data_dir,
             watch=watcher,
         )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_to_go_on(folder)) from None
     finally:
         watcher.close()
+        if out is None:
+            with suppress(OSError):  # it holds something, as it should
+                folder.rmdir()
     if as_json:
-        click.echo(json.dumps({**record.summary, "folder": str(record.path)}, indent=2))
+        click.echo(json.dumps({**record.summary, "folder": str(folder)}, indent=2))
     else:
-        name = record.path.name if record.path else ""
-        Console().print(result_table([(name, record)]))
-        click.echo(f"everything is in {record.path}")
+        Console().print(result_table([(folder.name, record)]))
+        click.echo(f"everything is in {folder}")
 
 
-def _new_folder(experiment: Experiment | None) -> Path:
-    """The first free name under runs/ for an experiment."""
-    if experiment is None:
-        raise RunError("--out: say which folder")
+def _experiment(file: Path | None, assignments: Sequence[str], out: Path | None, resume: bool) -> Experiment | None:
+    """The experiment that is asked for, on top of the one in the folder on resume; None to go on with that one."""
+    if resume and out is None:
+        raise SettingError("--resume: say which run with --out DIR")
+    if resume and not file and not assignments:
+        return None
+    there = out / "experiment.toml" if resume and out and is_begun(out) else None
+    return Experiment.read(file or there, assignments)
+
+
+def _claim_folder(experiment: Experiment) -> Path:
+    """A new folder under runs/, made at once, so that no other run takes the same name."""
     data = experiment.tables()["data"]
     stem = f"{method_name(type(experiment.method)).replace(':', '.')}-{data}-{experiment.scenario.partition}"
-    number = 1
-    while (Path("runs") / f"{stem}-{number:03d}").exists():
-        number += 1
-    return Path("runs") / f"{stem}-{number:03d}"
+    for number in itertools.count(1):
+        folder = Path("runs") / f"{stem}-{number:03d}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            if not Path("runs").is_dir():
+                raise RunError("runs: is a file; give --out") from None
+        except OSError as error:
+            raise RunError(f"{folder}: cannot be made: {error.strerror}; give --out") from None
+        else:
+            return folder
+    raise AssertionError("there is always a next number")
+
+
+def _how_to_go_on(folder: Path) -> str:
+    return f"go on with: semifed run --out {shlex.quote(str(folder))} --resume" if is_begun(folder) else ""

@@ -18,16 +18,25 @@ from semifed.terminal import table
 
 @click.group()
 def split() -> None:
-    """Make, show and verify who holds which samples and which labels."""
+    """Make, show and verify who holds which samples and which labels.
+
+    \b
+    semifed split make ten.split --set scenario.clients=10
+    semifed run --split ten.split --set scenario.clients=10
+    """
 
 
 @split.command("make")
-@options.experiment
 @click.argument("file", type=click.Path(path_type=Path))
+@options.experiment
 @options.assignments
 @options.data_dir
-def split_make(experiment: Path | None, file: Path, assignments: Sequence[str], data_dir: Path | None) -> None:
-    """Write the split of an experiment to FILE."""
+def split_make(file: Path, experiment: Path | None, assignments: Sequence[str], data_dir: Path | None) -> None:
+    """Write the split of an experiment to FILE.
+
+    \b
+    semifed split make ten.split exp.toml --set scenario.clients=10
+    """
     if file.exists():
         raise RunError(f"{file}: is there already; give another name")
     exp = Experiment.read(experiment, assignments)
@@ -45,7 +54,12 @@ def split_make(experiment: Path | None, file: Path, assignments: Sequence[str], 
 def split_show(
     experiment: Path | None, assignments: Sequence[str], file: Path | None, data_dir: Path | None, as_json: bool
 ) -> None:
-    """Show how many samples of each class every client holds."""
+    """Show how many samples of each class every client holds.
+
+    \b
+    semifed split show --set scenario.clients=10 --set scenario.partition=dirichlet
+    semifed split show exp.toml --file ten.split
+    """
     exp = Experiment.read(experiment, assignments)
     dataset = load_data(exp, data_dir)
     scenario = Scenario.load(file) if file else make_split(exp, dataset)
@@ -76,7 +90,11 @@ def split_show(
 @options.assignments
 @options.data_dir
 def split_verify(file: Path, experiment: Path | None, assignments: Sequence[str], data_dir: Path | None) -> None:
-    """Check that FILE is whole and fits the data of an experiment: disjoint, complete, no test image elsewhere."""
+    """Check that FILE is whole and fits the data of an experiment: disjoint, complete, no test image elsewhere.
+
+    \b
+    semifed split verify ten.split exp.toml
+    """
     exp = Experiment.read(experiment, assignments)
     dataset = load_data(exp, data_dir)
     scenario = Scenario.load(file)

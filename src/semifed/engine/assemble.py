@@ -44,6 +44,7 @@ def prepare(experiment: Experiment, data_dir: Path | None = None, split: Scenari
         split = make_split(experiment, dataset)
     else:
         split.verify(dataset.labels.numpy())
+        _check_split(experiment, split)
     return assemble(experiment, dataset, split)
 
 
@@ -78,12 +79,24 @@ def make_split(experiment: Experiment, dataset: Dataset) -> Scenario:
     """The split of an experiment."""
     labels = dataset.labels.numpy()
     scenario = scenarios.make(experiment.scenario, labels, dataset.train, experiment.seed, dataset.classes)
-    if len(scenario.active()) < experiment.train.clients_per_round:
-        raise DataError(
-            f"train.clients_per_round: only {len(scenario.active())} of {experiment.scenario.clients} clients hold "
-            f"any data, fewer than the {experiment.train.clients_per_round} a round; lower it or use fewer clients"
-        )
+    _check_split(experiment, scenario)
     return scenario
+
+
+def _check_split(experiment: Experiment, scenario: Scenario) -> None:
+    """Look whether a split, made now or before, is one for this experiment."""
+    settings, clients, active = experiment.scenario, len(scenario.clients), len(scenario.active())
+    if clients != settings.clients:
+        raise SettingError(f"scenario.clients: is {settings.clients}, but the split has {clients}; make them the same")
+    if len(scenario.server.labelled) and settings.labels == "client":
+        raise SettingError('scenario.labels: the split has labels at the server; set scenario.labels = "server"')
+    if not len(scenario.server.labelled) and settings.labels == "server":
+        raise SettingError('scenario.labels: the split has no labels at the server; set scenario.labels = "client"')
+    if active < experiment.train.clients_per_round:
+        raise DataError(
+            f"train.clients_per_round: only {active} of {clients} clients hold any data, fewer than the "
+            f"{experiment.train.clients_per_round} a round; lower it or use fewer clients"
+        )
 
 
 def is_mapped(experiment: Experiment, net: Net) -> bool:

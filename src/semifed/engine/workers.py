@@ -5,10 +5,14 @@ The images lie in shared memory once. Tasks and outcomes travel as payload bytes
 
 import dataclasses
 import multiprocessing
+import os
 import signal
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -18,7 +22,7 @@ from semifed.data.scenario import Scenario
 from semifed.data.sources import Dataset
 from semifed.engine.assemble import Assembly, assemble
 from semifed.engine.local import Clients, Outcome, Task, Workshop
-from semifed.errors import RunError
+from semifed.errors import RunError, SettingError
 from semifed.experiment import Experiment
 from semifed.payload import pack, unpack
 
@@ -55,9 +59,7 @@ class Workers:
     def __init__(self, assembly: Assembly) -> None:
         engine = assembly.experiment.engine
         self._chunk = engine.chunk
-        self._others = set(multiprocessing.active_children())
-        images: Any = assembly.dataset.images
-        dataset = dataclasses.replace(assembly.dataset, images=images.share_memory_())
+        dataset = _share(assembly)
         self._pool = ProcessPoolExecutor(
             engine.workers,
             multiprocessing.get_context("spawn"),
@@ -74,15 +76,13 @@ class Workers:
                 packed[id(parts)] = pack(parts)
             return packed[id(parts)]
 
+        chunks = [
+            [(task.client, send(task.down), send(task.kept), task.visits) for task in chunk]
+            for chunk in _chunks(tasks, self._chunk)
+        ]
         try:
-            answers = [
-                self._pool.submit(
-                    _train_chunk,
-                    round,
-                    [(task.client, send(task.down), send(task.kept), task.visits) for task in chunk],
-                )
-                for chunk in _chunks(tasks, self._chunk)
-            ]
+            with _deaf_children():
+                answers = [self._pool.submit(_train_chunk, round, chunk) for chunk in chunks]
             outcomes = [outcome for answer in answers for outcome in answer.result()]
         except BrokenProcessPool:
             raise RunError(
@@ -92,10 +92,42 @@ class Workers:
 
     def close(self) -> None:
         """End the processes, whatever they are doing: what they have not answered is not wanted any more."""
+        processes = list((self._pool._processes or {}).values())
+        for process in processes:
+            process.kill()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in set(multiprocessing.active_children()) - self._others:
-            process.terminate()
+        for process in processes:
             process.join()
+
+
+def _share(assembly: Assembly) -> Dataset:
+    """The data set with its images in shared memory, once it is clear that all else can be sent to a process."""
+    try:
+        ForkingPickler.dumps(dataclasses.replace(assembly.experiment, data="synthetic"))
+    except Exception as error:
+        raise SettingError(
+            f"engine.workers: the experiment cannot be sent to a process ({error}); "
+            "define your net and method at the top of a module, or use engine.workers = 1"
+        ) from None
+    images: Any = assembly.dataset.images
+    try:
+        return dataclasses.replace(assembly.dataset, images=images.share_memory_())
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise RunError(f"engine.workers: no shared memory for the images ({reason}); use engine.workers = 1") from None
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes that start meanwhile never hear Ctrl-C, not even while they start; this one hears it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _workshop: Workshop | None = None
@@ -104,13 +136,22 @@ _workshop: Workshop | None = None
 def _start_worker(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> None:
     global _workshop  # noqa: PLW0603  a worker process has no other place to keep what it was started with
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
+    threading.Thread(target=_end_with_main_process, daemon=True).start()
     torch.set_num_threads(experiment.engine.threads)
     _workshop = assemble(experiment, dataset, scenario).workshop
 
 
+def _end_with_main_process() -> None:
+    """A main process that is killed cannot end its workers, and they would wait for it for ever."""
+    main = multiprocessing.parent_process()
+    if main:
+        main.join()
+        os._exit(1)
+
+
 def _train_chunk(
     round: int, tasks: list[tuple[int, bytes, bytes, int]]
-) -> list[tuple[bytes, bytes, int, dict[str, float]]]:
+) -> list[tuple[bytes, bytes, int, dict[str, float], dict[str, float]]]:
     if _workshop is None:
         raise RuntimeError("the worker was not started")
     chunk = [Task(client, unpack(down), unpack(kept), visits) for client, down, kept, visits in tasks]

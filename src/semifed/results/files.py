@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,14 @@ def write_whole(path: Path, data: bytes) -> None:
         raise RunError(f"{path}: cannot be written: {error.strerror}; nothing that was there is lost") from None
 
 
+def move(path: Path, target: Path) -> None:
+    """Give a file another name, in place of what had it before."""
+    try:
+        path.replace(target)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be renamed to {target.name}: {error.strerror}; nothing is lost") from None
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write a readable JSON file."""
     write_whole(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
@@ -39,9 +48,25 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def write_tensors(path: Path, tensors: Params, facts: Mapping[str, str]) -> None:
-    """Write tensors and facts about them, with a checksum of the tensors."""
+    """Write tensors and facts about them, with a checksum of both."""
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    write_whole(path, safetensors.torch.save(own, {**facts, "sha256": digest(own)}))
+    write_whole(path, safetensors.torch.save(own, {**facts, "sha256": _seal(own, facts)}))
+
+
+def _seal(tensors: Params, facts: Mapping[str, str]) -> str:
+    plain = json.dumps(dict(facts), sort_keys=True)
+    return hashlib.sha256(f"{plain}\n{digest(tensors)}".encode()).hexdigest()
+
+
+def append(path: Path, line: bytes) -> None:
+    """Add a line to a file, durably; only a kill meanwhile can leave a part of it."""
+    try:
+        with path.open("ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror}; nothing that was there is lost") from None
 
 
 def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
@@ -54,6 +79,6 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
         raise RunError(f"{path}: there is no such file") from None
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise RunError(f"{path}: is damaged ({str(error).splitlines()[0]})") from None
-    if facts.get("sha256") != digest(tensors):
+    if facts.pop("sha256", None) != _seal(tensors, facts):
         raise RunError(f"{path}: is damaged (its checksum does not fit)")
     return tensors, facts

@@ -1,21 +1,23 @@
 """A run is one folder: everything to understand it, to go on with it, and to repeat it.
 
     experiment.toml          the resolved experiment; runs it again
-    environment.json         versions, machine, split hash, notices
+    environment.json         versions, machine, hashes of what the run must not change, notices
     split.safetensors        who holds which samples and which labels
     rounds.jsonl             a line a round
     checkpoint.safetensors   everything the next round starts from (and the one before, .previous)
     summary.json             best and last, once there is something to sum up
     model.safetensors        the model a run hands out
+    overrides.txt            which settings were changed on the way, if any were
 
 Order of writing: a round's line first, then its checkpoint. So a kill leaves at most lines that the
 checkpoint does not know yet; resuming drops those and makes them again, the same.
 """
 
 import json
-import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -24,13 +26,21 @@ from semifed import __version__
 from semifed.data.scenario import Scenario
 from semifed.errors import RunError
 from semifed.experiment import Experiment
-from semifed.params import Params, Parts, flatten, unflatten
-from semifed.results.files import read_tensors, write_json, write_tensors, write_whole
+from semifed.params import Params, Parts
+from semifed.results import checkpoint
+from semifed.results.checkpoint import Checkpoint
+from semifed.results.files import append, write_json, write_tensors, write_whole
 from semifed.results.record import Row
 from semifed.settings import read_toml
 
-FORMAT = "1"
-"""Of the checkpoint; raised when an older one can no longer be read."""
+_EARLY = {".lock", ".writable", "split.safetensors", "environment.json", "rounds.jsonl"}
+"""What there may be before experiment.toml, which marks a folder as begun."""
+
+_REMNANT = re.compile(
+    r"\.split\.safetensors\.\w+\.part|(\.writable|environment\.json|rounds\.jsonl|experiment\.toml|summary\.json"
+    r"|(model|checkpoint\.next)\.safetensors)\.partial"
+)
+"""What a kill leaves of a file that was being written."""
 
 
 class RunFolder:
@@ -39,46 +49,54 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = FileLock(path / ".lock")
+        self._history = checkpoint.History("")
 
     @classmethod
-    def create(cls, path: Path) -> "RunFolder":
-        """A new folder; one that is there already is never touched unless it is empty."""
-        if path.exists() and not path.is_dir():
-            raise RunError(f"{path}: is a file; give another --out")
-        if path.is_dir() and any(path.iterdir()):
-            raise RunError(f"{path}: is there already; go on with --resume or give another --out")
-        return cls._open(path)
+    def create(cls, path: Path, leftover: bool = False) -> "RunFolder":
+        """A new folder; with `leftover` also one whose run was killed before it had begun."""
+        check_free(path, leftover)
+        folder = cls._open(path)
+        try:
+            check_free(path, leftover)  # again: another run may have been here until we had the lock
+        except RunError:
+            folder.close()
+            raise
+        return folder
 
     @classmethod
     def reopen(cls, path: Path) -> "RunFolder":
-        """A folder to go on with; one that was never begun is begun now."""
-        foreign = path.is_dir() and any(path.iterdir()) and not (path / ".lock").exists()
-        if foreign and not (path / "experiment.toml").exists():
-            raise RunError(f"{path}: is not a run folder; nothing to resume there")
+        """The folder of a run that was begun."""
         return cls._open(path)
 
     @classmethod
     def _open(cls, path: Path) -> "RunFolder":
+        folder = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            folder = cls(path)
             folder._lock.acquire(blocking=False)
+            for entry in path.iterdir():
+                if _REMNANT.fullmatch(entry.name):
+                    entry.unlink()
             write_whole(path / ".writable", b"0" * 4096)  # a full or read-only disk shows now, not in round 50
             (path / ".writable").unlink()
         except Timeout:
             raise RunError(f"{path}: is in use by another run; wait for it or give another --out") from None
-        except OSError as error:
-            raise RunError(f"{path}: cannot be written: {error.strerror}; give another --out") from None
+        except (OSError, ValueError, RunError) as error:
+            folder.close()
+            raise RunError(f"{path}: cannot be written: {_reason(error)}; mend that or give another --out") from None
         return folder
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
         """Let others have the folder."""
         self._lock.release()
-
-    @property
-    def begun(self) -> bool:
-        """Whether there is an experiment in the folder."""
-        return (self.path / "experiment.toml").exists()
 
     def begin(self, experiment: Experiment, split: Scenario, environment: Mapping[str, Any]) -> None:
         """Write what is known before the first round; the experiment last, since it marks a folder as begun."""
@@ -86,6 +104,7 @@ class RunFolder:
         write_json(self.path / "environment.json", environment)
         write_whole(self.path / "rounds.jsonl", b"")
         write_whole(self.path / "experiment.toml", experiment.toml().encode())
+        self._history = checkpoint.History(split.digest())
 
     def split(self) -> Scenario:
         """Who holds what in this run."""
@@ -95,79 +114,98 @@ class RunFolder:
         """The tables of the experiment in the folder."""
         return read_toml(self.path / "experiment.toml")
 
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether a checkpoint was ever written."""
-        return any(self.path.glob("checkpoint*.safetensors"))
+    def environment(self) -> dict[str, Any]:
+        """What the run was begun with."""
+        return _read_json(self.path / "environment.json")
 
-    def overridden(self, experiment: Experiment, changes: str) -> None:
+    def override(self, experiment: Experiment, round: int, changes: str) -> None:
         """Go on with a changed experiment, and keep what was changed."""
-        with (self.path / "overrides.txt").open("a", encoding="utf-8") as file:
-            file.write(f"after round {len(self.rows())}: {changes}\n")
+        append(self.path / "overrides.txt", f"after round {round}: {changes}\n".encode())
         write_whole(self.path / "experiment.toml", experiment.toml().encode())
 
     def add_row(self, row: Row) -> None:
         """Append one round's line, durably."""
-        try:
-            with (self.path / "rounds.jsonl").open("ab") as file:
-                file.write(json.dumps(row).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise RunError(f"{self.path / 'rounds.jsonl'}: cannot be written: {error.strerror}") from None
+        line = json.dumps(row).encode() + b"\n"
+        append(self.path / "rounds.jsonl", line)
+        self._history.add(line)
 
-    def rows(self) -> list[Row]:
-        """The lines of all rounds so far; a last line that was cut off is not one."""
-        try:
-            lines = (self.path / "rounds.jsonl").read_bytes().split(b"\n")
-        except OSError:
-            raise RunError(f"{self.path / 'rounds.jsonl'}: is missing or cannot be read") from None
-        try:
-            return [json.loads(line) for line in lines[:-1]]
-        except ValueError:
-            raise RunError(f"{self.path / 'rounds.jsonl'}: is damaged") from None
+    def save(self, round: int, state: Parts, experiment: Experiment) -> None:
+        """Write a checkpoint of what the next round starts from."""
+        checkpoint.save(self.path, round, state, self._history.after(round), experiment.toml())
 
-    def save(self, round: int, state: Parts) -> None:
-        """Write a checkpoint of what the next round starts from; the one before stays beside it."""
-        path, fresh = self.path / "checkpoint.safetensors", self.path / "checkpoint.next.safetensors"
-        write_tensors(fresh, flatten(state), {"format": FORMAT, "semifed": __version__, "round": str(round)})
-        if path.exists():
-            path.replace(self.path / "checkpoint.previous.safetensors")
-        fresh.replace(path)
+    def load(self, split: Scenario, previous: bool = False) -> Checkpoint | None:
+        """The newest checkpoint, or the one before; None if the run was killed before it wrote its first."""
+        self._history = checkpoint.History(split.digest())
+        return checkpoint.load(self.path, split.digest(), previous)
 
-    def load(self, previous: bool = False) -> tuple[int, Parts, list[Row]]:
-        """The newest checkpoint (or the one before it): its round, its state, and the rows that it knows of."""
-        tensors, facts = self._read_checkpoint("checkpoint.previous" if previous else "checkpoint")
-        if facts.get("format") != FORMAT:
-            raise RunError(
-                f"{self.path}: the checkpoint is of format {facts.get('format')} (semifed {facts.get('semifed')}), "
-                f"this is format {FORMAT} (semifed {__version__}); go on with that version"
-            )
-        round, rows = int(facts["round"]), self.rows()
-        if len(rows) < round:
-            raise RunError(f"{self.path / 'rounds.jsonl'}: has {len(rows)} rounds, the checkpoint {round}; it was cut")
-        known = b"".join(json.dumps(row).encode() + b"\n" for row in rows[:round])
-        if (self.path / "rounds.jsonl").read_bytes() != known:  # later rows, or one that was cut off
-            write_whole(self.path / "rounds.jsonl", known)
-        return round, unflatten(tensors), rows[:round]
+    def rewind(self, to: Checkpoint) -> None:
+        """Let the folder stand at a checkpoint; lines it does not know are dropped, to be made again."""
+        checkpoint.promote(self.path, to)
+        lines = b"".join(to.lines)
+        if (self.path / "rounds.jsonl").read_bytes() != lines:
+            write_whole(self.path / "rounds.jsonl", lines)
+        self._history = to.history
 
-    def _read_checkpoint(self, name: str) -> tuple[Params, dict[str, str]]:
-        path = self.path / f"{name}.safetensors"
-        between = self.path / "checkpoint.next.safetensors"
-        if name == "checkpoint" and not path.exists() and between.exists():
-            path = between  # killed between the two renamings of `save`
-        try:
-            return read_tensors(path)
-        except RunError as error:
-            if name == "checkpoint" and (self.path / "checkpoint.previous.safetensors").exists():
-                raise RunError(f"{error}; the one before it is there: --resume --previous") from None
-            raise RunError(f"{error}; this run cannot go on, start it anew in another folder") from None
+    def mark_running(self) -> None:
+        """A summary of the time before must not pass for the result of a run that goes on."""
+        if (path := self.path / "summary.json").exists():
+            write_json(path, {**self._summary(), "status": "running"})
 
     def sum_up(self, summary: Mapping[str, Any], model: Params) -> None:
-        """Write the model and the summary that names its hash."""
-        facts = {"semifed": __version__, "model": str(summary["model"])}
-        write_tensors(self.path / "model.safetensors", model, facts)
+        """Write the model and the summary that names its hash, unless they are there."""
+        path = self.path / "model.safetensors"
+        if path.exists() and self._summary() == summary:
+            return
+        if summary["rounds"]:
+            write_tensors(path, model, {"semifed": __version__, "model": str(summary["model"])})
         write_json(self.path / "summary.json", summary)
+
+    def _summary(self) -> dict[str, Any]:
+        """The summary that is there; it can be made again, so a damaged one is as good as none."""
+        try:
+            return _read_json(self.path / "summary.json")
+        except RunError:
+            return {}
+
+
+def check_free(path: Path, leftover: bool = False) -> None:
+    """Refuse a folder that holds anything; with `leftover`, anything but what is written before a run has begun."""
+    try:
+        if path.exists() and not path.is_dir():
+            raise RunError(f"{path}: is a file; give another --out")
+        names = {entry.name for entry in path.iterdir()} if path.exists() else set()
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: cannot be read: {_reason(error)}; give another --out") from None
+    names = {name for name in names if not _REMNANT.fullmatch(name)}
+    if names <= (_EARLY if leftover else {".lock"}):
+        return
+    if names <= _EARLY or "experiment.toml" in names:
+        raise RunError(f"{path}: is there already; go on with --resume or give another --out")
+    raise RunError(f"{path}: holds other things and is not the folder of a run; give another --out")
+
+
+def is_begun(path: Path) -> bool:
+    """Whether there is a run to go on with."""
+    try:
+        return (path / "experiment.toml").exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read: {error.strerror}; put it back from a copy") from None
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise RunError(f"{path}: is damaged; put it back from a copy")
+    return content
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], place: str = "") -> list[str]:

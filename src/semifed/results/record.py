@@ -22,8 +22,11 @@ class Record:
     path: Path | None
 
 
-def summarise(rows: Sequence[Row], rounds: int, model: Params) -> dict[str, Any]:
-    """Best and last score of each model, the traffic and the time in all, and the hash of the model."""
+def summarise(rows: Sequence[Row], model: Params, status: str) -> dict[str, Any]:
+    """Best and last score of each model, the traffic and the time in all, and the hash of the model.
+
+    The status is "finished", "stopped" (Ctrl-C) or "failed"; in a folder whose run goes on, "running".
+    """
     tested = [row for row in rows if row["models"]]
     models = {}
     for name in tested[-1]["models"] if tested else ():
@@ -31,7 +34,7 @@ def summarise(rows: Sequence[Row], rounds: int, model: Params) -> dict[str, Any]
         places = {"best": best, "last": tested[-1]}
         models[name] = {place: {"round": row["round"], **row["models"][name]} for place, row in places.items()}
     return {
-        "status": "finished" if len(rows) == rounds else "stopped",
+        "status": status,
         "rounds": len(rows),
         "models": models,
         "bytes": {way: sum(row["bytes"][way] for row in rows) for way in ("down", "up")},

@@ -1,0 +1,49 @@
+"""Where and with what a run was begun, so that another can repeat it and a resumed one can be held to it."""
+
+import hashlib
+import platform
+import sys
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+
+from semifed import __version__
+from semifed.data.sources import Dataset
+from semifed.engine.assemble import Assembly
+from semifed.engine.notices import notices
+
+
+def content(assembly: Assembly) -> dict[str, str]:
+    """Hashes of what an experiment file names but does not hold."""
+    own = assembly.experiment.net
+    net = {"net": hashlib.sha256(repr(own).encode()).hexdigest()} if isinstance(own, nn.Module) else {}
+    return {"data": _hash_data(assembly.dataset), **net}
+
+
+def _hash_data(dataset: Dataset) -> str:
+    total = hashlib.sha256(f"{tuple(dataset.images.shape)} {dataset.mean} {dataset.std} {dataset.flips}".encode())
+    total.update(dataset.images.contiguous().numpy().data)
+    return total.hexdigest()
+
+
+def environment(assembly: Assembly) -> dict[str, Any]:
+    """Versions, machine, device, hashes and notices."""
+    engine = assembly.experiment.engine
+    return {
+        "semifed": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "device": str(assembly.workshop.device),
+        "mode": "mapped" if assembly.workshop.mapped else "single",
+        "threads": engine.threads,
+        "workers": engine.workers,
+        "split": assembly.scenario.digest(),
+        **content(assembly),
+        "parameters": assembly.net.size,
+        "notices": notices(assembly),
+        "command": sys.argv,
+    }
