@@ -27,7 +27,7 @@ def cohort_batch(shape: tuple[int, int, int]) -> Batch:
         torch.ones(CLIENTS, ROWS, dtype=torch.bool),
     )
     zero = torch.zeros(CLIENTS, dtype=torch.int64)
-    return Batch({"labelled": samples}, Clock(zero, zero, zero, zero, zero))
+    return Batch({"labelled": samples}, Clock(*[zero] * 7))
 
 
 def seconds(stepper: Stepper, parts: list[Parts], batches: list[Batch], keys: list[torch.Tensor]) -> float:

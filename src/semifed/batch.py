@@ -20,7 +20,9 @@ class Clock(NamedTuple):
     rounds: Tensor  # how many the run has
     visit: Tensor  # how often this client has taken part, the present visit included; at the server the round + 1
     epoch: Tensor  # local epoch, from 0
+    epochs: Tensor  # how many a visit has
     step: Tensor  # local step, from 0
+    steps: Tensor  # how many this visit has
 
 
 class Samples(NamedTuple):

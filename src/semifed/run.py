@@ -179,7 +179,7 @@ class _Ledger:
     def close(self, status: str) -> Record:
         """The record of the run up to here."""
         self._save()
-        model = next(iter(self._assembly.experiment.method.models(self._progress.server).values()))
+        model = next(iter(self._assembly.experiment.method.models(self._progress.server).values()), {})
         rows = self.rows[: self._progress.round]
         summary = summarise(rows, model, status)
         if self._folder:

@@ -154,7 +154,9 @@ class Stream:
             torch.full((count,), rounds, device=device),
             visits.to(device),
             self._epochs[:, step].to(device),
+            self._epochs.amax(1).to(device) + 1,
             torch.full((count,), step, device=device),
+            self.lengths,
         )
         return Batch(pools, clock)
 

@@ -30,6 +30,16 @@ class Assembly:
     net: Net
     workshop: Workshop
 
+    def validation_set(self) -> tuple[Tensor, Tensor] | None:
+        """Images, as a net takes them, and labels that the server holds out; None where it holds out none."""
+        index = torch.tensor(self.scenario.validation)
+        if not len(index):
+            return None
+        images = self.workshop.images[index.to(self.workshop.device)]
+        return self.workshop.views["clean"](images, index.to(images.device)), self.dataset.labels[index].to(
+            images.device
+        )
+
     def test_set(self) -> tuple[Tensor, Tensor]:
         """Images and labels that models are tested on."""
         index = torch.tensor(self.scenario.test)
@@ -122,7 +132,7 @@ def find_device(name: str) -> torch.device:
 def _make_net(experiment: Experiment, shape: tuple[int, int, int], classes: int) -> Net:
     """The net, tried on one blank image so that a wrong shape is found now."""
     own = experiment.net
-    net = Net.of(own) if isinstance(own, nn.Module) else zoo.make(own, shape, classes)
+    net = Net.of(own, shape) if isinstance(own, nn.Module) else zoo.make(own, shape, classes, experiment.method.norm)
     try:
         logits = net.evaluate(net.init(0), torch.zeros(2, *shape))
     except RuntimeError as error:

@@ -7,8 +7,10 @@ taken in another order: parameters then agree to about 1e-6 a round, not to the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +20,7 @@ from semifed.data.batches import Plan, Stream, Supply, plan
 from semifed.data.partitions import Indices
 from semifed.data.scenario import Scenario
 from semifed.data.views import View
-from semifed.engine.step import State, Stepper
+from semifed.engine.step import Pace, Seen, State, Stepper
 from semifed.methods.base import Method, Move, Terms
 from semifed.nets.net import Net
 from semifed.params import Parts, at, pick, stack, tree_map, unstack
@@ -41,6 +43,7 @@ class Outcome(NamedTuple):
     kept: Parts
     examples: int
     terms: dict[str, float]
+    notes: dict[str, float]
 
 
 class Clients(Protocol):
@@ -84,8 +87,16 @@ class Workshop:
         visit = plan(role.pools, supply, role.training, keys.key(self.seed, "server", round))
         if not role.moves or not visit.steps:
             return server, {}
-        parts, terms = self._steps(role, [server], [visit], When(round, [round + 1]), mapped=False)
-        return parts, {name: float(value[0]) for name, value in terms.items()}
+        parts, (terms, _) = self._steps(role, [server], [visit], When(round, [round + 1]), mapped=False)
+        return parts, _at(terms, 0)
+
+    def settle(self, server: Parts) -> Parts:
+        """The end of a round at the server, in sight of its labelled images."""
+        if type(self.method).settle is Method.settle:
+            return server
+        index = torch.tensor(self.scenario.server.labelled)
+        images = self.images[index.to(self.device)]
+        return self.method.settle(self.net, server, self.views["clean"](images, index.to(self.device)))
 
     def _train_group(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
         method = self.method
@@ -93,42 +104,50 @@ class Workshop:
         plans = [self._plan(role, round, task.client) for task in tasks]
         starts = [method.start(task.down, task.kept) for task in tasks]
         when = When(round, [task.visits for task in tasks])
-        parts, terms = self._steps(role, starts, plans, when, self.mapped)
+        parts, seen = self._steps(role, starts, plans, when, self.mapped)
         if self.mapped:
-            up = torch.func.vmap(method.upload)(parts, stack([task.down for task in tasks]))
+            up = torch.func.vmap(partial(method.upload, self.net))(parts, stack([task.down for task in tasks]))
             ups, kept = unstack(up, len(tasks)), unstack(pick(parts, method.keeps), len(tasks))
         else:
-            ups, kept = [method.upload(parts, tasks[0].down)], [pick(parts, method.keeps)]
-        own_terms = [{name: float(term[place]) for name, term in terms.items()} for place in range(len(tasks))]
-        examples = [visit.examples for visit in plans]
-        return [Outcome(*outcome) for outcome in zip(ups, kept, examples, own_terms, strict=True)]
+            ups, kept = [method.upload(self.net, parts, tasks[0].down)], [pick(parts, method.keeps)]
+        return [
+            Outcome(ups[place], kept[place], plans[place].examples, _at(seen.terms, place), _at(seen.notes, place))
+            for place in range(len(tasks))
+        ]
+
+    def _pace(self) -> Pace | None:
+        """The method's own pace, if it has one: most have none, and it costs time in every step."""
+        return None if type(self.method).pace is Method.pace else self.method.pace
 
     def _plan(self, role: "Role", round: int, client: int) -> Plan:
-        labelled = self.scenario.clients[client].labelled
-        supply = _supply(labelled, self.scenario.unlabelled_at(client, round), self.labels)
+        labelled, unlabelled = self.scenario.clients[client].labelled, self.scenario.unlabelled_at(client, round)
+        if self.method.reveals:
+            labelled, unlabelled = np.concatenate([labelled, unlabelled]), unlabelled[:0]
+        supply = _supply(labelled, unlabelled, self.labels)
         return plan(role.pools, supply, role.training, keys.key(self.seed, "visit", round, client))
 
     def _steps(
         self, role: "Role", starts: Sequence[Parts], plans: Sequence[Plan], when: "When", mapped: bool
-    ) -> tuple[Parts, Terms]:
-        """The parts after all steps, and each term's mean over a trainee's own steps."""
-        stepper = Stepper(self.net, role.moves, role.training, mapped)
+    ) -> tuple[Parts, Seen]:
+        """The parts after all steps, and the mean of what was seen over a trainee's own steps."""
+        stepper = Stepper(self.net, role.moves, role.training, mapped, self._pace())
         stream = Stream(plans, role.pools, self.images, self.views)
         # A new tensor object for every leaf, so that two parts never share a buffer that one of them moves.
         parts = tree_map(Tensor.detach, stack(starts) if mapped else starts[0])
-        state, sums = State(parts, {}), Terms()
+        state, sums = State(parts, {}), Seen({}, {})
         dropout = torch.tensor([keys.key(visit.key, "dropout") for visit in plans], device=self.device)
         for number in range(stream.steps):
             batch = stream.batch(number, when.round, self.rounds, torch.tensor(when.visits))
             step_keys, active = keys.fold(dropout, number), stream.active(number)
             if not mapped:
                 batch, step_keys = at(batch, 0), step_keys[0]
-            state, terms = stepper(state, batch, step_keys, active)
-            for name, term in terms.items():
-                counted = term.reshape(-1) if active is None else term * active
-                sums[name] = sums[name] + counted if name in sums else counted
+            state, seen = stepper(state, batch, step_keys, active)
+            for total, now in zip(sums, seen, strict=True):
+                for name, value in now.items():
+                    counted = value.reshape(-1) if active is None else value * active
+                    total[name] = total[name] + counted if name in total else counted
         lengths = stream.lengths.clamp(min=1)
-        return state.parts, {name: total / lengths for name, total in sums.items()}
+        return state.parts, tree_map(lambda total: total / lengths, sums)
 
 
 class Role(NamedTuple):
@@ -144,6 +163,10 @@ class When(NamedTuple):
 
     round: int
     visits: Sequence[int]
+
+
+def _at(seen: Terms, place: int) -> dict[str, float]:
+    return {name: float(value[place]) for name, value in seen.items()}
 
 
 def _supply(labelled: Indices, unlabelled: Indices, labels: Tensor) -> Supply:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -45,22 +45,27 @@ def run_rounds(
     while progress.round < experiment.train.rounds:
         started = time.perf_counter()
         round, server, kept, visits = progress
-        server, server_terms = assembly.workshop.train_server(round, server)
+        if not method.server_last:
+            server, server_terms = assembly.workshop.train_server(round, server)
         cohort = draw_cohort(assembly, round)
         visits = visits.index_add(0, torch.tensor(cohort), torch.ones(len(cohort), dtype=torch.int64))
         tasks = [
             _task(assembly, server, kept, visits, Visit(client, slot, round)) for slot, client in enumerate(cohort)
         ]
         outcomes = clients.train(round, tasks)
-        server = _merge(assembly, server, outcomes, cohort, round)
+        server = _merge(assembly, server, outcomes, cohort, visits, round)
+        if method.server_last:
+            server, server_terms = assembly.workshop.train_server(round, server)
+        server = assembly.workshop.settle(server)
         kept = kept | {str(task.client): outcome.kept for task, outcome in zip(tasks, outcomes, strict=True)}
         progress = Progress(round + 1, server, kept, visits)
         tested = progress.round % experiment.train.evaluate_every == 0 or progress.round == experiment.train.rounds
-        scores = {name: examine(model)._asdict() for name, model in method.models(server).items()} if tested else {}
+        scores = _scores(assembly, examine, server, outcomes) if tested else {}
         row: Row = {
             "round": progress.round,
             "models": scores,
-            "terms": _mean_terms(outcomes),
+            "terms": _mean([outcome.terms for outcome in outcomes if outcome.examples]),
+            "notes": _mean([outcome.notes for outcome in outcomes if outcome.examples]),
             "server_terms": server_terms,
             "bytes": {
                 "down": sum(nbytes(task.down) for task in tasks),
@@ -89,16 +94,42 @@ def _task(assembly: Assembly, server: Parts, kept: dict[str, Parts], visits: tor
     return Task(visit.client, down, own, int(visits[visit.client]))
 
 
-def _merge(assembly: Assembly, server: Parts, outcomes: Sequence[Outcome], cohort: Sequence[int], round: int) -> Parts:
+def _merge(
+    assembly: Assembly,
+    server: Parts,
+    outcomes: Sequence[Outcome],
+    cohort: Sequence[int],
+    visits: torch.Tensor,
+    round: int,
+) -> Parts:
     """The server after the round; if no client had anything to read, it stays as it is."""
     examples = torch.tensor([outcome.examples for outcome in outcomes])
     if not bool(examples.any()):
         return server
     up = stack([outcome.up for outcome in outcomes])
-    return assembly.experiment.method.aggregate(assembly.net, server, up, Cohort(tuple(cohort), examples, round))
+    rounds = assembly.experiment.train.rounds
+    merging = Cohort(
+        clients=tuple(cohort),
+        examples=examples,
+        visits=visits[list(cohort)],
+        round=round,
+        rounds=rounds,
+        server_examples=len(assembly.scenario.server),
+        validation=assembly.validation_set(),
+    )
+    return assembly.experiment.method.aggregate(assembly.net, server, up, merging)
 
 
-def _mean_terms(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Each term's mean over the clients that had steps."""
-    busy = [outcome.terms for outcome in outcomes if outcome.examples]
-    return {name: sum(terms[name] for terms in busy) / len(busy) for name in (busy[0] if busy else {})}
+def _scores(assembly: Assembly, examine: Examiner, server: Parts, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The score of every model of the server, and the mean score of the clients' own where the method has them."""
+    method = assembly.experiment.method
+    scores = {name: examine(model)._asdict() for name, model in method.models(server).items()}
+    own = [model for one in outcomes if (model := method.local_model(one.up, one.kept)) is not None]
+    if own:
+        scores["local"] = _mean([examine(model)._asdict() for model in own])
+    return scores
+
+
+def _mean(seen: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Each number's mean over the clients that had steps."""
+    return {name: sum(one[name] for one in seen) / len(seen) for name in (seen[0] if seen else {})}

@@ -14,6 +14,7 @@ from semifed.params import Params, Parts, expand_as, tree_map
 from semifed.training import Training
 
 Tensors = list[Tensor]
+Pace = Callable[[Parts, Clock], float | Tensor]
 
 
 class State(NamedTuple):
@@ -23,27 +24,38 @@ class State(NamedTuple):
     momentum: dict[int, Tensors]
 
 
+class Seen(NamedTuple):
+    """The terms of a step's losses, and what they noted besides."""
+
+    terms: Terms
+    notes: Params
+
+
 class Stepper:
     """Applies a trainee's moves. `mapped`: every tensor has a leading axis of clients, each going its own way."""
 
-    def __init__(self, net: Net, moves: Sequence[Move], training: Training, mapped: bool) -> None:
-        self._net, self._moves, self._training, self._mapped = net, moves, training, mapped
+    def __init__(
+        self, net: Net, moves: Sequence[Move], training: Training, mapped: bool, pace: Pace | None = None
+    ) -> None:
+        self._net, self._moves, self._training, self._mapped, self._pace = net, moves, training, mapped, pace
 
     def lift(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of one client as a function of the stacked cohort, where there is one."""
         return vmap(function) if self._mapped else function
 
-    def __call__(self, state: State, batch: Batch, keys: Tensor, active: Tensor | None) -> tuple[State, Terms]:
-        """The state after one step and the terms of its losses; a client that is not `active` stays as it is."""
-        new, terms = State(dict(state.parts), dict(state.momentum)), Terms()
+    def __call__(self, state: State, batch: Batch, keys: Tensor, active: Tensor | None) -> tuple[State, Seen]:
+        """The state after one step and what was seen in it; a client that is not `active` stays as it is."""
+        new, seen = State(dict(state.parts), dict(state.momentum)), Seen({}, {})
         for number, move in enumerate(self._moves):
             if isinstance(move, Descend):
-                terms |= self._descend(number, move, new, batch, keys + number)
+                terms, notes = self._descend(number, move, new, batch, keys + number)
+                seen.terms.update(terms)
+                seen.notes.update(notes)
             else:
                 self._follow(move, new.parts, batch.clock)
-        return (new if active is None else _only(active, new, state)), terms
+        return (new if active is None else _only(active, new, state)), seen
 
-    def _descend(self, number: int, move: Descend, state: State, batch: Batch, keys: Tensor) -> Terms:
+    def _descend(self, number: int, move: Descend, state: State, batch: Batch, keys: Tensor) -> Seen:
         """Move the parts against the gradient of the loss, and their buffers with the passes it made."""
         parts = state.parts
         trained = {
@@ -55,28 +67,49 @@ class Stepper:
             for part in move.parts
         }
 
-        def losses(trained: Parts, parts: Parts, batch: Batch, key: Tensor) -> tuple[Terms, dict[str, Params]]:
+        def losses(trained: Parts, parts: Parts, batch: Batch, key: Tensor) -> tuple[Seen, dict[str, Params]]:
             current = parts | {part: {**parts[part], **params} for part, params in trained.items()}
             net = self._net.pass_with(key)
-            return move.loss(net, current, batch), net.statistics(current)
+            return Seen(move.loss(net, current, batch), net.notes), net.statistics(current)
 
-        terms, statistics = self.lift(losses)(trained, parts, batch, keys)
+        (terms, notes), statistics = self.lift(losses)(trained, parts, batch, keys)
         values = [value for params in trained.values() for value in params.values()]
         total = sum((term.sum() for term in terms.values()), torch.zeros((), device=values[0].device))
         gradients = torch.autograd.grad(total, values, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
-            updated, state.momentum[number] = self._update(values, list(gradients), state.momentum.get(number))
-        new = iter(updated)
+            rate = self._rate(parts, batch.clock)
+            updated, momentum = self._update(values, list(gradients), state.momentum.get(number), rate)
+            pulled = self._pulled(gradients)
+            if not bool(pulled.all()):
+                before = state.momentum.get(number) or [torch.zeros_like(one) for one in momentum]
+                updated, momentum = _choose(pulled, updated, values), _choose(pulled, momentum, before)
+            state.momentum[number] = momentum
+        new = iter(tensor.detach() for tensor in updated)
         for part, params in trained.items():
             parts[part] = {**parts[part], **{name: next(new) for name in params}}
         for part, buffers in statistics.items():
             parts[part] = {**parts[part], **{name: value.detach() for name, value in buffers.items()}}
-        return {name: term.detach() for name, term in terms.items()}
+        return Seen({name: term.detach() for name, term in terms.items()}, notes)
 
     def _trains(self, name: str, value: Tensor) -> bool:
         return value.is_floating_point() and name not in self._net.buffers
 
-    def _update(self, values: Tensors, gradients: Tensors, momentum: Tensors | None) -> tuple[Tensors, Tensors]:
+    def _rate(self, parts: Parts, clock: Clock) -> Tensor:
+        """The learning rate now, one a client where the method has a pace of its own."""
+        if self._pace is None:
+            return torch.tensor(self._training.lr)
+        pace = self._pace
+        factor: Tensor = self.lift(lambda parts, clock: torch.as_tensor(pace(parts, clock)))(parts, clock)
+        return self._training.lr * factor
+
+    def _pulled(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Where there is any gradient at all: a loss without rows moves nothing, not by weight decay either."""
+        first = 1 if self._mapped else 0
+        return torch.stack([gradient.flatten(first).any(-1) for gradient in gradients]).any(0)
+
+    def _update(
+        self, values: Tensors, gradients: Tensors, momentum: Tensors | None, rate: Tensor
+    ) -> tuple[Tensors, Tensors]:
         """Stochastic gradient descent with clipping, weight decay and momentum, in torch's order."""
         training = self._training
         if training.clip is not None:
@@ -88,9 +121,11 @@ class Stepper:
                 momentum = gradients
             else:
                 momentum = list(torch._foreach_add(torch._foreach_mul(momentum, training.momentum), gradients))
-            ahead = torch._foreach_add(gradients, momentum, alpha=training.momentum) if training.nesterov else momentum
-            return list(torch._foreach_add(values, ahead, alpha=-training.lr)), momentum
-        return list(torch._foreach_add(values, gradients, alpha=-training.lr)), []
+            ahead = momentum
+            if training.nesterov:
+                ahead = list(torch._foreach_add(gradients, momentum, alpha=training.momentum))
+            return _descended(values, ahead, rate), momentum
+        return _descended(values, gradients, rate), []
 
     def _clip(self, gradients: Tensors, largest: float) -> Tensors:
         first = 1 if self._mapped else 0
@@ -109,6 +144,16 @@ class Stepper:
         }
 
 
+def _descended(values: Tensors, gradients: Tensors, rate: Tensor) -> Tensors:
+    if not rate.dim():
+        return list(torch._foreach_add(values, gradients, alpha=-float(rate)))
+    return [value - expand_as(rate, value) * own for value, own in zip(values, gradients, strict=True)]
+
+
+def _choose(where: Tensor, new: Tensors, old: Tensors) -> Tensors:
+    return [torch.where(expand_as(where, one), one, two) for one, two in zip(new, old, strict=True)]
+
+
 def _mixed(value: Tensor, towards: Tensor, decay: Tensor) -> Tensor:
     return towards + expand_as(decay, value) * (value - towards)
 
@@ -122,7 +167,7 @@ def _only(active: Tensor, new: State, old: State) -> State:
     # A move's momentum is zero before its first step, as torch's is.
     still = {number: [torch.zeros_like(tensor) for tensor in tensors] for number, tensors in new.momentum.items()}
     momentum = {
-        number: [choose(*pair) for pair in zip(tensors, old.momentum.get(number, still[number]), strict=True)]
+        number: _choose(active, tensors, old.momentum.get(number) or still[number])
         for number, tensors in new.momentum.items()
     }
     return State(tree_map(choose, new.parts, old.parts), momentum)

@@ -86,9 +86,12 @@ class Workers:
             outcomes = [outcome for answer in answers for outcome in answer.result()]
         except BrokenProcessPool:
             raise RunError(
-                "a worker process died (out of memory?); lower engine.chunk or engine.workers and go on with --resume"
+                "engine.workers: a worker process died: out of memory, or a script that lacks "
+                "`if __name__ == '__main__':`; lower engine.chunk or engine.workers and go on with --resume"
             ) from None
-        return [Outcome(unpack(up), unpack(kept), examples, terms) for up, kept, examples, terms in outcomes]
+        return [
+            Outcome(unpack(up), unpack(kept), examples, terms, notes) for up, kept, examples, terms, notes in outcomes
+        ]
 
     def close(self) -> None:
         """End the processes, whatever they are doing: what they have not answered is not wanted any more."""
@@ -156,4 +159,4 @@ def _train_chunk(
         raise RuntimeError("the worker was not started")
     chunk = [Task(client, unpack(down), unpack(kept), visits) for client, down, kept, visits in tasks]
     outcomes = _workshop.train(round, chunk)
-    return [(pack(one.up), pack(one.kept), one.examples, one.terms) for one in outcomes]
+    return [(pack(one.up), pack(one.kept), one.examples, one.terms, one.notes) for one in outcomes]

@@ -54,7 +54,11 @@ class Cohort(NamedTuple):
 
     clients: tuple[int, ...]
     examples: Tensor  # how many different samples each has read; 0 where it had nothing to read
-    round: int
+    visits: Tensor  # how often each has taken part, the present visit included
+    round: int  # from 0
+    rounds: int  # how many the run has
+    server_examples: int = 0  # how many samples the server has trained on in this round
+    validation: tuple[Tensor, Tensor] | None = None  # images and labels that the server holds out, if any
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,14 @@ class Method(Settings):
     """The parts that the server receives."""
     keeps: ClassVar[tuple[str, ...]] = ()
     """The parts that a client keeps between its visits and never sends."""
+    reveals: ClassVar[bool] = False
+    """An upper bound: clients know the labels of all their samples."""
+    norm: ClassVar[Literal["batch", "group", "none"] | None] = None
+    """The normalisation that nets get for this method where net.norm is not set."""
+    server_last: ClassVar[bool] = False
+    """The server trains after it has merged, not before it sends."""
 
-    weighting: Literal["examples", "uniform"] = option("examples", "how much a client weighs in the mean")
+    weighting: averaging.Weighting = option("examples", "how much a client weighs in the mean")
 
     def reads(self) -> dict[str, Pool]:
         """What a client reads in a step; the first pool that it holds sets the length of an epoch."""
@@ -107,14 +117,26 @@ class Method(Settings):
         """The parts a client's visit starts with."""
         return {**down, **kept}
 
-    def upload(self, parts: Parts, down: Parts) -> Parts:
+    def pace(self, parts: Parts, clock: Clock) -> float | Tensor:
+        """What the learning rate is multiplied with."""
+        return 1.0
+
+    def upload(self, net: Net, parts: Parts, down: Parts) -> Parts:
         """What a client sends after its last step."""
         return pick(parts, self.up)
 
     def aggregate(self, net: Net, server: Parts, up: Parts, cohort: Cohort) -> Parts:
         """The server's parts after a round; `up` is stacked over the cohort."""
-        return {**server, **averaging.mean(up, averaging.weights(cohort.examples, self.weighting))}
+        return {**server, **averaging.mean(up, averaging.weights(cohort, self.weighting))}
+
+    def settle(self, net: Net, server: Parts, images: Tensor) -> Parts:
+        """The server's parts at the end of a round, in sight of the images that carry its labels."""
+        return server
 
     def models(self, server: Parts) -> dict[str, Params]:
         """The nets that are tested, by name; the first is the one a run hands out."""
         return {"global": server["net"]}
+
+    def local_model(self, up: Parts, kept: Parts) -> Params | None:
+        """A client's own net after its visit, where its mean score over the cohort is wanted."""
+        return None

@@ -1,5 +1,8 @@
 """Loss terms over the rows of a step; every mean is over the rows a mask names, and 0 where it names none."""
 
+from collections.abc import Sequence
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -12,3 +15,26 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 def cross_entropy(logits: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     """Mean cross-entropy over the rows under the mask; the label of another row does not matter."""
     return masked_mean(F.cross_entropy(logits, y.clamp(min=0), reduction="none"), mask)
+
+
+def kl(aim: Tensor, logits: Tensor) -> Tensor:
+    """KL(aim || prediction) of each row."""
+    return (aim * (aim.clamp(min=1e-12).log() - logits.log_softmax(-1))).sum(-1)
+
+
+def vote(own: Tensor, others: Sequence[Tensor], counted: Tensor) -> Tensor:
+    """The class that most predictions name; others only where they are counted, a tie goes to the lower class."""
+    classes = torch.arange(own.shape[-1], device=own.device)
+    votes = (own.argmax(-1)[:, None] == classes).float()
+    for other in others:
+        votes = votes + counted * (other.argmax(-1)[:, None] == classes)
+    return votes.argmax(-1)
+
+
+def normalise_rows(values: Tensor, real: Tensor) -> Tensor:
+    """Each column with mean 0 and variance 1 over the real rows."""
+    count = real.sum().clamp(min=1)
+    mask = real[:, None]
+    mean = (values * mask).sum(0) / count
+    variance = ((values - mean).square() * mask).sum(0) / count
+    return (values - mean) * (variance + 1e-5).rsqrt()

@@ -19,12 +19,19 @@ class KeyedDropout(nn.Module):
         super().__init__()
         self.probability, self.channels = probability, channels
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
+        self.calls = 0
+
+    def forget(self) -> None:
+        """Start a new pass of the net."""
+        self.calls = 0
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.probability == 0:
             return x
+        key = keys.fold(self.key, self.calls) if self.calls else self.key  # a layer used twice drops anew
+        self.calls += 1
         shape = x.shape[:2] if self.channels else x.shape
-        kept = keys.uniform(self.key, shape.numel()).reshape(shape) >= self.probability
+        kept = keys.uniform(key, shape.numel()).reshape(shape) >= self.probability
         scale = kept.to(x.dtype) / max(1 - self.probability, 1e-9)
         return x * (scale.reshape(*shape, *[1] * (x.dim() - 2)) if self.channels else scale)
 
@@ -32,54 +39,83 @@ class KeyedDropout(nn.Module):
 class BatchNorm(nn.Module):
     """Batch normalisation over the real rows of a batch, for any number of trailing axes."""
 
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
     real: Tensor
 
     def __init__(self, like: nn.modules.batchnorm._BatchNorm) -> None:
         super().__init__()
-        self.eps, self.momentum = like.eps, 0.1 if like.momentum is None else like.momentum
+        self.eps, self.momentum = like.eps, like.momentum
         self.weight, self.bias = like.weight, like.bias
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             self.register_buffer(name, getattr(like, name))
         self.register_buffer("real", torch.ones((), dtype=torch.bool), persistent=False)
         self.fresh: dict[str, Tensor] = {}
 
+    def forget(self) -> None:
+        """Start a new pass of the net."""
+        self.fresh = {}
+
     def forward(self, x: Tensor) -> Tensor:
-        mean, variance = self._measure(x) if self.training else (self.running_mean, self.running_var)
+        if self.training or self.running_mean is None or self.running_var is None:
+            mean, variance = self._measure(x)
+        else:
+            mean, variance = self.running_mean, self.running_var
         shape = (1, -1, *[1] * (x.dim() - 2))
-        scale = self.weight * (variance + self.eps).rsqrt()
-        return x * scale.reshape(shape) + (self.bias - mean * scale).reshape(shape)
+        scale = (variance + self.eps).rsqrt()
+        scale = scale if self.weight is None else scale * self.weight
+        offset = -mean * scale if self.bias is None else self.bias - mean * scale
+        return x * scale.reshape(shape) + offset.reshape(shape)
 
     def _measure(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the real rows; the running ones are moved towards them."""
         real = self.real.to(x.dtype).expand(x.shape[0]).reshape(-1, *[1] * (x.dim() - 1))
         axes = [0, *range(2, x.dim())]
-        count = real.sum() * x[0, 0].numel()
+        count = real.sum() * x.shape[2:].numel()
         mean = (x * real).sum(axes) / count.clamp(min=1)
         centred = (x - mean.reshape(1, -1, *[1] * (x.dim() - 2))) * real
-        variance = (centred**2).sum(axes) / count.clamp(min=1)
-        with torch.no_grad():
-            rate = self.momentum * (count > 0)
-            unbiased = variance * count / (count - 1).clamp(min=1)
-            self.fresh = {
-                "running_mean": self.running_mean + rate * (mean.detach() - self.running_mean),
-                "running_var": self.running_var + rate * (unbiased.detach() - self.running_var),
-                "num_batches_tracked": self.num_batches_tracked + (count > 0),
-            }
+        # Without any real row the variance is 1, or rows of padding would grow from layer to layer.
+        variance = (centred**2).sum(axes) / count.clamp(min=1) + (count == 0)
+        if self.running_mean is not None:
+            self._move_statistics(mean.detach(), variance.detach(), count)
         return mean, variance
+
+    @torch.no_grad()
+    def _move_statistics(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+        """Leave the running statistics after this batch in `fresh`; of one value alone there is no variance."""
+        old_mean, old_variance, batches = (
+            self.fresh.get(name, getattr(self, name)) for name in ("running_mean", "running_var", "num_batches_tracked")
+        )
+        rate = 1 / (batches + 1) if self.momentum is None else self.momentum
+        unbiased = variance * count / (count - 1).clamp(min=1)
+        self.fresh = {
+            "running_mean": old_mean + rate * (count > 0) * (mean - old_mean),
+            "running_var": old_variance + rate * (count > 1) * (unbiased - old_variance),
+            "num_batches_tracked": batches + (count > 0),
+        }
 
 
 def make_pure(module: nn.Module) -> nn.Module:
     """Replace torch's dropout and batch normalisation by ours, everywhere inside a module, in place."""
-    for name, child in list(module.named_children()):
-        if isinstance(child, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
-            setattr(module, name, KeyedDropout(child.p, channels=True))
-        elif isinstance(child, nn.Dropout):
-            setattr(module, name, KeyedDropout(child.p, channels=False))
-        elif isinstance(child, nn.modules.batchnorm._BatchNorm) and child.track_running_stats and child.affine:
-            setattr(module, name, BatchNorm(child))
-        else:
-            make_pure(child)
-    return module
+    return _make_pure(module, {})
+
+
+def _make_pure(module: nn.Module, made: dict[nn.Module, nn.Module]) -> nn.Module:
+    """A layer that stands in several places is replaced by one that does."""
+    if module not in made:
+        made[module] = _replacement(module)
+        for name, child in list(made[module]._modules.items()):
+            if child is not None:
+                setattr(module, name, _make_pure(child, made))
+    return made[module]
+
+
+def _replacement(module: nn.Module) -> nn.Module:
+    if isinstance(module, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
+        return KeyedDropout(module.p, channels=True)
+    if isinstance(module, nn.Dropout):
+        return KeyedDropout(module.p, channels=False)
+    return BatchNorm(module) if isinstance(module, nn.modules.batchnorm._BatchNorm) else module

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -9,36 +10,70 @@ from torch.func import functional_call
 
 from semifed import keys
 from semifed.nets.layers import BatchNorm, KeyedDropout, make_pure
-from semifed.params import Params, Parts
+from semifed.params import Params, Parts, layer
+
+Shape = tuple[int, int, int]
+"""Channels, height and width of an image."""
 
 
 class Net:
     """The structure of a net without its numbers: those are always passed in and returned."""
 
-    def __init__(self, build: Callable[[], nn.Module], name: str = "net") -> None:
-        """`build` makes the module anew; its random first parameters are drawn under a key."""
-        self.name, self._build = name, build
+    def __init__(self, build: Callable[[], nn.Module], shape: Shape, name: str = "net") -> None:
+        """`build` makes the module anew, for images of a shape; its first parameters are drawn under a key."""
+        self.name, self.shape, self._build = name, shape, build
         module = make_pure(build())
-        self.parameters = frozenset(name for name, _ in module.named_parameters())
-        self.buffers = frozenset(module.state_dict()) - self.parameters
+        self._aliases = _aliases(module)
+        self.parameters = frozenset(name for name, one in module.named_parameters() if one.requires_grad)
+        self.buffers = frozenset(_state(module)) - self.parameters
         self.size = sum(parameter.numel() for parameter in module.parameters())
+        self._constants = _constants(module)
         module.to("meta").requires_grad_(False)
         training = copy.deepcopy(module).train()
         self._modes = {True: training, False: module.eval()}
-        self.dropouts = [path for path, layer in training.named_modules() if isinstance(layer, KeyedDropout)]
-        self.norms = {path: layer for path, layer in training.named_modules() if isinstance(layer, BatchNorm)}
+        self.dropouts = {path: one for path, one in training.named_modules() if isinstance(one, KeyedDropout)}
+        self.norms = {path: one for path, one in training.named_modules() if isinstance(one, BatchNorm)}
 
     @classmethod
-    def of(cls, module: nn.Module) -> "Net":
+    def of(cls, module: nn.Module, shape: Shape) -> "Net":
         """A user's own module; its present parameters are the ones a run starts from."""
-        return cls(lambda: copy.deepcopy(module), type(module).__name__)
+        return cls(lambda: copy.deepcopy(module), shape, type(module).__name__)
+
+    def weights(self, params: Params) -> Params:
+        """The entries that are trained, without the buffers."""
+        return {name: value for name, value in params.items() if name not in self.buffers}
+
+    def split(self, params: Params) -> tuple[Params, Params]:
+        """Backbone and head: the entries of `features` and the others."""
+        backbone = {name: value for name, value in params.items() if name.startswith("features.")}
+        return backbone, {name: value for name, value in params.items() if name not in backbone}
+
+    @cached_property
+    def feature_width(self) -> int:
+        """How many numbers the backbone makes of an image."""
+        backbone, _ = self.split(self.init(0))
+        return self.call(False, backbone, torch.zeros(1, *self.shape), {}, "features").shape[1]
 
     def init(self, key: int) -> Params:
         """Fresh parameters and buffers, drawn as the module itself draws them."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
             module = make_pure(self._build())
-        return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+        return {name: tensor.detach().clone() for name, tensor in _state(module).items()}
+
+    @torch.no_grad()
+    def measure(self, params: Params, images: Tensor) -> Params:
+        """The parameters with the batch statistics of these images in place of the running ones."""
+        if not self.norms or not len(images):
+            return params
+        fresh = params | {name: value * 0 for name, value in params.items() if name in self.buffers}
+        one = self.pass_with(torch.zeros((), dtype=torch.int64, device=images.device))
+        one(fresh, images, torch.ones(len(images), dtype=torch.bool, device=images.device))
+        moved = one.statistics({"net": fresh}).get("net", {})
+        # From 0 a pass goes `momentum` of the way to the batch's statistics, or all of it without a momentum.
+        rates = {name: self.norms[layer(name)].momentum or 1.0 for name in moved}
+        counters = {name for name in moved if not params[name].is_floating_point()}
+        return params | {name: value if name in counters else value / rates[name] for name, value in moved.items()}
 
     def evaluate(self, params: Params, x: Tensor) -> Tensor:
         """Logits in evaluation mode: no dropout, running statistics."""
@@ -50,12 +85,22 @@ class Net:
 
     def call(self, training: bool, params: Params, x: Tensor, extra: Params, branch: str = "") -> Tensor:
         """The net, or one branch of it, on the rows of `x`; `extra` holds keys and masks of its layers."""
-        module, state = self._modes[training], {**params, **extra}
+        layers: list[KeyedDropout | BatchNorm] = [*self.dropouts.values(), *self.norms.values()]
+        for one in layers:
+            one.forget()
+        module, state = self._modes[training], {**self._constants_on(x.device), **params, **extra}
+        state |= {alias: state[name] for alias, name in self._aliases.items() if name in state}
         if branch:
             module, prefix = module.get_submodule(branch), f"{branch}."
             state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-        output: Tensor = functional_call(module, state, (x,))
+        output: Tensor = functional_call(module, state, (x,), tie_weights=False)
         return output
+
+    def _constants_on(self, device: torch.device) -> Params:
+        """What a module computes with but does not train, save or move."""
+        if any(value.device != device for value in self._constants.values()):
+            self._constants = {name: value.to(device) for name, value in self._constants.items()}
+        return self._constants
 
     def take_statistics(self) -> Params:
         """The buffers that the last call in training mode has moved, by name."""
@@ -76,6 +121,7 @@ class Pass:
     def __init__(self, net: Net, key: Tensor) -> None:
         self._net, self._key, self._calls = net, key, 0
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}  # id of a buffer: the buffer, its new value
+        self.notes: Params = {}
 
     def __call__(self, params: Params, x: Tensor, real: Tensor) -> Tensor:
         """Logits of the rows of `x`; rows that are not `real` do not touch the batch statistics."""
@@ -87,7 +133,16 @@ class Pass:
 
     def weights(self, params: Params) -> Params:
         """The entries that are trained, without the buffers."""
-        return {name: value for name, value in params.items() if name in self._net.parameters}
+        return self._net.weights(params)
+
+    def draw(self, count: int) -> Tensor:
+        """Numbers in [0, 1) of this step's own."""
+        self._calls += 1
+        return keys.uniform(keys.fold(self._key, self._calls - 1), count)
+
+    def note(self, name: str, value: Tensor) -> None:
+        """Write down a number that is worth watching but is no term of the loss, such as a share of kept rows."""
+        self.notes[name] = value.detach().float()
 
     def evaluate(self, params: Params, x: Tensor) -> Tensor:
         """Logits in evaluation mode."""
@@ -113,3 +168,25 @@ class Pass:
         for name, value in net.take_statistics().items():
             self._moved[id(params[name])] = params[name], value
         return output
+
+
+def _aliases(module: nn.Module) -> dict[str, str]:
+    """The further names of tensors that stand in several places (tied weights), each with the first name."""
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(id(tensor), name) for name, tensor in named}
+    return {name: own for name, own in names.items() if name != own}
+
+
+def _state(module: nn.Module) -> Params:
+    """What a module trains or saves, each tensor once."""
+    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: named[name] for name in module.state_dict() if name in named}
+
+
+def _constants(module: nn.Module) -> Params:
+    """Buffers that a module does not save, such as a table of positions."""
+    saved = module.state_dict()
+    given = {f"{path}.key" for path, layer in module.named_modules() if isinstance(layer, KeyedDropout)}
+    buffers = {name: tensor.clone() for name, tensor in module.named_buffers() if name not in saved}
+    return {name: tensor for name, tensor in buffers.items() if name not in given}

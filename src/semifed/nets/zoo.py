@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from semifed.errors import SettingError
-from semifed.nets.net import Net
+from semifed.nets.net import Net, Shape
 from semifed.settings import Settings, nearest, option
 
 Norm = Literal["batch", "group", "none"]
-Shape = tuple[int, int, int]  # channels, height, width
 
 
 def _norm(kind: Norm, channels: int) -> list[nn.Module]:
@@ -171,12 +170,12 @@ class NetSettings(Settings):
             raise SettingError(f"net.name: there is no net {self.name!r}; {nearest(self.name, NETS)}")
 
 
-def make(settings: NetSettings, shape: Shape, classes: int) -> Net:
-    """The net an experiment names, for images of this shape."""
+def make(settings: NetSettings, shape: Shape, classes: int, norm: Norm | None = None) -> Net:
+    """The net an experiment names, for images of this shape; `norm` is what the method would have."""
     plan = NETS[settings.name]
-    build = functools.partial(plan.build, shape, classes, settings.norm or plan.norm)
+    build = functools.partial(plan.build, shape, classes, settings.norm or norm or plan.norm)
     try:
-        return Net(build, settings.name)
+        return Net(build, shape, settings.name)
     except RuntimeError:
         raise SettingError(
             f"net.name: {settings.name} cannot take images of {shape[0]}x{shape[1]}x{shape[2]} "

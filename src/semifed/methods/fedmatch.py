@@ -1,0 +1,156 @@
+"""FedMatch (Jeong et al., "Federated Semi-Supervised Learning with Inter-Client Consistency", 2020; ICLR 2021).
+
+    parameters theta = sigma + psi: sigma learns from labels, psi from unlabelled data, each with the other fixed
+    labelled x   : sigma by  lambda_s * cross-entropy(theta(x), y)
+    unlabelled u : psi   by  lambda_i * sum over helpers of KL(helper(u) || theta(u))       inter-client consistency
+                           + lambda_a * cross-entropy(theta(strong view of u), label) on confident rows, the label
+                             being the class with most votes of the own net and the helpers  agreement
+                           + lambda_1 |psi|_1 + lambda_2 |sigma - psi|^2
+    helper       : sigma + psi of another client: the H best on the server's validation set (first paper), or the
+                   nearest by the output on a fixed noise image among all clients seen (later version), every
+                   `every`-th round
+    server       : where it holds labels it trains sigma; psi and sigma <- mean of the clients', weighted by their
+                   accuracy on the validation set (first paper) or uniform (later version)
+    exchange     : an entry of psi at most `sparse` in size is 0; only entries that moved more than `delta` are sent
+    learning rate: divided by 3 when the validation loss has not fallen for `patience` rounds
+
+Differs from the authors' code: the released one is the later version only, uses helpers in every tenth round,
+never weights by accuracy, sums KL over confident rows only, and its L2 weight of 10 with lambda_a = 0.01 erases what
+psi learns; the defaults here are the first paper's. Sent entries of psi are the sparse ones. What the server sends is
+counted as it is sent, not against a client's old copy. Plateaus are found by the server, not by each client.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from semifed.batch import Batch, Clock, Pool
+from semifed.methods import averaging, neighbours
+from semifed.methods.base import Cohort, Descend, Method, Move, Terms, Visit
+from semifed.methods.losses import cross_entropy, kl, masked_mean, vote
+from semifed.methods.sparsity import moved, thinned, zeros
+from semifed.nets.net import Net, Pass
+from semifed.params import Params, Parts, add, at, sq_dist, stack
+from semifed.payload import Partial
+from semifed.settings import option
+
+
+@dataclass(frozen=True)
+class FedMatch(Method):
+    """Disjoint learning of sigma and psi, with helpers."""
+
+    title: ClassVar[str] = "FedMatch: sigma + psi, helpers, agreement, sparse exchange (Jeong et al. 2020)"
+    down: ClassVar[tuple[str, ...]] = ("sigma", "psi", "helpers", "plateau")
+    up: ClassVar[tuple[str, ...]] = ("sigma", "psi")
+
+    reliability: bool = option(True, "weigh a client by its accuracy on the validation set, not by `weighting`")
+    choice: Literal["accuracy", "embedding"] = option("accuracy", "how helpers are chosen")
+    count: int = option(2, "helpers of a client (H)", least=0)
+    every: int = option(1, "rounds from one with helpers to the next (later version: 10)", least=1)
+    threshold: float = option(0.75, "least probability of a pseudo-label (tau)", least=0, most=1)
+    lambda_s: float = option(10.0, "weight of the supervised term", least=0)
+    lambda_i: float = option(1.0, "weight of inter-client consistency (later version: 0.01)", least=0)
+    lambda_a: float = option(1.0, "weight of agreement (later version: 0.01)", least=0)
+    lambda_1: float = option(0.0, "weight of |psi|_1: 0 for dense, about 0.01 for sparse", least=0)
+    lambda_2: float = option(0.01, "weight of |sigma - psi|^2 (later version: 10)", least=0)
+    sparse: float = option(5e-6, "an entry of psi that is not larger counts as 0", least=0)
+    delta: float = option(5e-5, "an entry that moved less is not sent", least=0)
+    patience: int = option(3, "rounds without a better validation loss until the learning rate falls", least=1)
+
+    def init(self, net: Net, key: int) -> Parts:
+        sigma = net.init(key)
+        psi = {name: 0.2 * value for name, value in net.weights(sigma).items()}
+        plateau = {"pace": torch.tensor(1.0), "best": torch.tensor(torch.inf), "waited": torch.tensor(0)}
+        return {"sigma": sigma, "psi": psi, "plateau": plateau, "memory": neighbours.empty(psi, self.count)}
+
+    def reads(self) -> dict[str, Pool]:
+        return {
+            "unlabelled": Pool("unlabelled", ("clean", "strong")),
+            "labelled": Pool("labelled", ("clean",)),
+        }
+
+    def server_reads(self) -> dict[str, Pool]:
+        return {"labelled": Pool("labelled", ("clean",))}
+
+    def client(self) -> tuple[Move, ...]:
+        return (Descend(("sigma",), self.supervised), Descend(("psi",), self.unsupervised))
+
+    def server(self) -> tuple[Move, ...]:
+        return (Descend(("sigma",), self.supervised),)
+
+    def pace(self, parts: Parts, clock: Clock) -> Tensor:
+        pace: Tensor = parts["plateau"]["pace"]
+        return pace
+
+    def supervised(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
+        rows = batch.rows("labelled")
+        logits = net(add(parts["sigma"], parts["psi"]), rows.views[0], rows.real)
+        return {"cross_entropy": self.lambda_s * cross_entropy(logits, rows.y, rows.labelled)}
+
+    def unsupervised(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
+        rows, sigma, psi = batch.rows("unlabelled"), parts["sigma"], parts["psi"]
+        clean, strong = rows.views
+        both = net(add(sigma, psi), torch.cat([clean, strong]), torch.cat([rows.real, rows.real]))
+        logits, changed = both[: len(rows.y)], both[len(rows.y) :]
+        with torch.no_grad():
+            nets = [add(sigma, at(parts["helpers"].values, place)) for place in range(self.count)]
+            theirs = [net.evaluate(other, clean).softmax(-1) for other in nets]
+            helped = next(iter(parts["helpers"].sent.values())).float() if nets else logits.new_zeros(())
+            sure, _ = logits.softmax(-1).max(-1)
+            kept = rows.real & (sure >= self.threshold)
+            label = vote(logits.softmax(-1), theirs, helped)
+        net.note("coverage", masked_mean(kept.float(), rows.real))
+        apart = sum((kl(other, logits) for other in theirs), logits.new_zeros(len(rows.y)))
+        agreement = F.cross_entropy(changed, label, reduction="none")
+        return {
+            "inter_client": self.lambda_i * helped * masked_mean(apart, rows.real),
+            "agreement": self.lambda_a * masked_mean(agreement, kept),
+            "l1": self.lambda_1 * sum((value.abs().sum() for value in psi.values()), logits.new_zeros(())),
+            "l2": self.lambda_2 * sq_dist(psi, sigma),
+        }
+
+    def download(self, server: Parts, visit: Visit) -> Parts:
+        now = (visit.round + 1) % self.every == 0
+        psi = server["psi"]
+        return {
+            "sigma": server["sigma"],
+            "psi": Partial(psi, {name: value != 0 for name, value in psi.items()}),
+            "helpers": neighbours.choose(server["memory"], visit.client, self.count, wanted=now),
+            "plateau": server["plateau"],
+        }
+
+    def start(self, down: Parts, kept: Parts) -> Parts:
+        return {**down, "psi": down["psi"].fill(otherwise=zeros(down["psi"].values))}
+
+    def upload(self, net: Net, parts: Parts, down: Parts) -> Parts:
+        received = down["psi"].fill(otherwise=zeros(down["psi"].values))
+        psi = thinned(parts["psi"], self.sparse)
+        return {"sigma": moved(parts["sigma"], down["sigma"], self.delta), "psi": moved(psi, received, self.delta)}
+
+    def aggregate(self, net: Net, server: Parts, up: Parts, cohort: Cohort) -> Parts:
+        before = {part: stack([server[part]] * len(cohort.clients)) for part in self.up}
+        sigma, psi = (up[part].fill(otherwise=before[part]) for part in self.up)
+        models = [add(at(sigma, place), at(psi, place)) for place in range(len(cohort.clients))]
+        scores = neighbours.accuracies(net, models, cohort.validation)
+        weights = scores / scores.sum() if self.reliability else averaging.weights(cohort, self.weighting)
+        merged = {"sigma": averaging.mean(sigma, weights), "psi": averaging.mean(psi, weights)}
+        memory = neighbours.remember(net, self.choice, server["memory"], models, psi, cohort, scores, self.count)
+        plateau = self.watch_loss(net, merged, server["plateau"], cohort)
+        return {**merged, "plateau": plateau, "memory": memory}
+
+    def watch_loss(self, net: Net, merged: Parts, plateau: Params, cohort: Cohort) -> Params:
+        """Divide the pace by 3 after `patience` rounds without a better loss on the validation set."""
+        if cohort.validation is None:
+            return plateau
+        images, labels = cohort.validation
+        loss = F.cross_entropy(net.evaluate(add(merged["sigma"], merged["psi"]), images), labels)
+        waited = torch.where(loss < plateau["best"], 0, plateau["waited"] + 1)
+        tired = waited >= self.patience
+        pace = torch.where(tired, plateau["pace"] / 3, plateau["pace"])
+        return {"pace": pace, "best": torch.minimum(loss, plateau["best"]), "waited": torch.where(tired, 0, waited)}
+
+    def models(self, server: Parts) -> dict[str, Params]:
+        return {"global": add(server["sigma"], thinned(server["psi"], self.sparse))}

@@ -1,0 +1,173 @@
+"""FedSiam (Long et al., "FedSiam: Towards Adaptive Federated Semi-Supervised Learning", 2020).
+
+    online and target net at every trainee; a batch mixes labelled and unlabelled images, each in two views
+    loss   = cross-entropy(online(view 1), y) over labelled rows
+           + beta * distance(online(view 1), target(view 2)) over all rows     beta ramps up with own epochs
+    step   : online by gradient; target <- alpha target + (1 - alpha) online   alpha grows with own epochs
+    Pi     : no target net; view 2 goes through the online net itself (NoSiam of the ablation)
+    MT     : both nets are sent both ways and averaged
+    D      : in the first phi rounds alpha = 0 and only the target is sent; later an online layer is sent if its
+             divergence |target - online| / |online| reaches a boundary, the (1 - tau)-quantile of the divergences
+             of the last rounds; a layer that is withheld is filled from the same client's target
+    tau    : linear   2 (1-mu) R (R - r) / (R - phi)^2 after phi, at most 1
+             rectangle (1-mu) R / (end - phi) between phi and end, at most 1
+
+Differs from the authors' code: clients learn from their own data where labels are at the server (there they
+train on the server's last batch; D throws the trained nets away); the cross-entropy is a mean over labelled
+rows (there: divided by all rows); online and target start equal; the quantile is over layers, one value each,
+of rounds after phi; images are ordered anew each epoch. Kept from it, where the paper is silent: labelled
+images stand three times in an epoch, epochs are counted from one visit on, the squared distance is divided by the
+number of classes, the server's alpha counts steps.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from semifed.batch import Batch, Clock, Pool
+from semifed.methods import averaging
+from semifed.methods.base import Cohort, Descend, Follow, Method, Move, Terms
+from semifed.methods.losses import cross_entropy, kl, masked_mean
+from semifed.methods.schedules import growing_decay, own_epochs, own_steps, ramp_up
+from semifed.methods.selection import boundary, divergence, linear, rectangle
+from semifed.nets.net import Net, Pass
+from semifed.params import Params, Parts, layer, pick
+from semifed.payload import Partial
+from semifed.settings import option
+
+
+@dataclass(frozen=True)
+class FedSiamPi(Method):
+    """One net, two views of every image."""
+
+    title: ClassVar[str] = "FedSiam-Pi: two views through one net (Long et al. 2020)"
+    down: ClassVar[tuple[str, ...]] = ("online",)
+    up: ClassVar[tuple[str, ...]] = ("online",)
+
+    distance: Literal["mse", "kl"] = option("mse", "how far two predictions are apart")
+    ramp: float = option(10.0, "own epochs until the consistency term has its full weight", above=0)
+    weight: float = option(1.0, "full weight of the consistency term", least=0)
+    repeat: int = option(3, "how often each labelled sample stands in an epoch", least=1)
+
+    def init(self, net: Net, key: int) -> Parts:
+        return {"online": net.init(key)}
+
+    def reads(self) -> dict[str, Pool]:
+        return {"images": Pool("all", ("weak", "weak"), self.repeat)}
+
+    def client(self) -> tuple[Move, ...]:
+        return (Descend(("online",), self.loss),)
+
+    def server(self) -> tuple[Move, ...]:
+        return self.client()
+
+    def loss(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
+        rows = batch.rows("images")
+        logits = net(parts["online"], rows.views[0], rows.real)
+        with torch.no_grad():
+            aim = net(self.aim(parts), rows.views[1], rows.real).softmax(-1)
+        beta = self.weight * ramp_up(own_epochs(batch.clock), self.ramp)
+        return {
+            "cross_entropy": cross_entropy(logits, rows.y, rows.labelled),
+            "consistency": beta * masked_mean(self.apart(logits, aim), rows.real),
+        }
+
+    def aim(self, parts: Parts) -> Params:
+        """The net that says what the online net should say."""
+        online: Params = parts["online"]
+        return online
+
+    def apart(self, logits: Tensor, aim: Tensor) -> Tensor:
+        """Distance of each row's prediction from its aim."""
+        if self.distance == "mse":
+            return (logits.softmax(-1) - aim).square().mean(-1)
+        return kl(aim, logits)
+
+    def models(self, server: Parts) -> dict[str, Params]:
+        return pick(server, self.down)
+
+
+@dataclass(frozen=True)
+class FedSiamMT(FedSiamPi):
+    """The target is a moving average of the online net, and both are exchanged."""
+
+    title: ClassVar[str] = "FedSiam-MT: online and target net, both exchanged (Long et al. 2020)"
+    down: ClassVar[tuple[str, ...]] = ("online", "target")
+    up: ClassVar[tuple[str, ...]] = ("online", "target")
+
+    alpha: float = option(0.999, "largest decay of the target", least=0, below=1)
+
+    def init(self, net: Net, key: int) -> Parts:
+        return {"online": net.init(key), "target": net.init(key)}
+
+    def client(self) -> tuple[Move, ...]:
+        return (Descend(("online",), self.loss), Follow("target", ("online",), self.decay))
+
+    def server(self) -> tuple[Move, ...]:
+        return (Descend(("online",), self.loss), Follow("target", ("online",), self.server_decay))
+
+    def decay(self, clock: Clock) -> Tensor:
+        return growing_decay(own_epochs(clock), self.alpha)
+
+    def server_decay(self, clock: Clock) -> Tensor:
+        return growing_decay(own_steps(clock), self.alpha)
+
+    def aim(self, parts: Parts) -> Params:
+        target: Params = parts["target"]
+        return target
+
+
+@dataclass(frozen=True)
+class FedSiamD(FedSiamMT):
+    """Of the online net only the layers that diverge most from the target are sent."""
+
+    title: ClassVar[str] = "FedSiam-D: of the online net only diverging layers are sent (Long et al. 2020)"
+    down: ClassVar[tuple[str, ...]] = ("online", "target", "boundary")
+    up: ClassVar[tuple[str, ...]] = ("online", "target", "divergence")
+
+    mu: float = option(0.5, "share of the online net's layers to withhold over the run", least=0, most=1)
+    curve: Literal["linear", "rectangle"] = option("linear", "how the share of sent layers goes over rounds")
+    phi: int = option(3, "rounds at the start in which only the target is sent (10 with rectangle)", least=0)
+    end: int = option(40, "round at which the rectangle ends", least=1)
+    window: int = option(10, "rounds whose divergences set the boundary", least=1)
+
+    def init(self, net: Net, key: int) -> Parts:
+        nothing_yet = {"values": torch.zeros(0), "rounds": torch.zeros(0, dtype=torch.int64)}
+        first = torch.tensor(0.0 if self.phi == 0 else torch.inf)
+        return super().init(net, key) | {"boundary": first, "divergences": nothing_yet}
+
+    def decay(self, clock: Clock) -> Tensor:
+        return super().decay(clock) * (clock.round >= self.phi)
+
+    def upload(self, net: Net, parts: Parts, down: Parts) -> Parts:
+        far = divergence(net.weights(parts["online"]), parts["target"])
+        sent = {name: far[layer(name)] >= down["boundary"] for name in parts["online"]}
+        return {"online": Partial(parts["online"], sent), "target": parts["target"], "divergence": far}
+
+    def aggregate(self, net: Net, server: Parts, up: Parts, cohort: Cohort) -> Parts:
+        weights = averaging.weights(cohort, self.weighting)
+        online = up["online"].fill(otherwise=up["target"])
+        seen = self.remember(server["divergences"], torch.cat(list(up["divergence"].values())), cohort.round)
+        return {
+            "online": averaging.mean(online, weights),
+            "target": averaging.mean(up["target"], weights),
+            "divergences": seen,
+            "boundary": boundary(seen["values"], self.tau(cohort.round + 2, cohort.rounds)),
+        }
+
+    def remember(self, seen: Params, values: Tensor, round: int) -> Params:
+        """The divergences of the last rounds, those of the first phi rounds left out: they are 0 by force."""
+        rounds = torch.cat([seen["rounds"], torch.full((len(values),), round, device=values.device)])
+        recent = (rounds > round - self.window) & (rounds >= self.phi)
+        return {"values": torch.cat([seen["values"], values])[recent], "rounds": rounds[recent]}
+
+    def tau(self, r: int, rounds: int) -> float:
+        """The share of layers to send in round r, counted from 1."""
+        if self.curve == "linear":
+            return linear(r, rounds, 1 - self.mu, self.phi)
+        return rectangle(r, rounds, 1 - self.mu, self.phi, self.end)
+
+    def models(self, server: Parts) -> dict[str, Params]:
+        return pick(server, ("online", "target"))

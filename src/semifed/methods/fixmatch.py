@@ -1,0 +1,134 @@
+"""FixMatch (Sohn et al., 2020) and UDA (Xie et al., 2020) in a federation, on FedAvg or FedProx.
+
+    client: labelled batch x (weak view), unlabelled batch u (weak view and strong view)
+        FixMatch  label u by the class that the labeller finds most likely on the weak view, if at least `threshold`
+                  loss = cross-entropy(x) + weight * mean over u of [kept] cross-entropy(strong view, label)
+        UDA       aim at the sharpened prediction softmax(logits / temperature) on the weak view, where its largest
+                  probability exceeds `threshold`; of x only samples that are not yet well known count (TSA):
+                  true-class probability at most a (1 - 1/K) + 1/K with a = exp(5 (round / rounds - 1))
+        FedProx   + mu/2 |net - received net|^2
+    labeller: the client's own net as it is now, or the net it received from the server
+    server: mean of the clients' nets; where labels are at the server, it trains on them first
+
+Differs from the authors' code: FedSiam's and FedCon's releases give the pseudo-label term no gradient, swap the
+views, and pull with a distance that has no gradient either; FedMatch released no baselines. Labels are found
+in evaluation mode (no dropout), and the sum over kept rows is divided by all rows of u.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from semifed.batch import Batch, Pool, Samples
+from semifed.methods.base import Descend, Method, Move, Terms
+from semifed.methods.losses import cross_entropy, masked_mean
+from semifed.nets.net import Pass
+from semifed.params import Params, Parts, sq_dist
+from semifed.settings import option
+
+
+@dataclass(frozen=True)
+class FixMatch(Method):
+    """Hard labels from the weak view for the strong view."""
+
+    title: ClassVar[str] = "FixMatch at the clients, own net as labeller (Sohn et al. 2020)"
+
+    threshold: float = option(0.95, "least probability of a pseudo-label", least=0, most=1)
+    weight: float = option(1.0, "weight of the unlabelled term", least=0)
+    labeller: Literal["local", "global"] = option("local", "the net that labels: the client's own or the received one")
+    mu: float = option(0.0, "weight of the pull towards the received net (FedProx)", least=0)
+    repeat: int = option(1, "how often each labelled sample stands in an epoch", least=1)
+
+    def reads(self) -> dict[str, Pool]:
+        return {
+            "unlabelled": Pool("unlabelled", ("weak", "strong")),
+            "labelled": Pool("labelled", ("weak",), self.repeat),
+        }
+
+    def server_reads(self) -> dict[str, Pool]:
+        return {"labelled": Pool("labelled", ("weak",), self.repeat)}
+
+    def start(self, down: Parts, kept: Parts) -> Parts:
+        return {"net": down["net"], "received": down["net"]}
+
+    def client(self) -> tuple[Move, ...]:
+        return (Descend(("net",), self.loss),)
+
+    def server(self) -> tuple[Move, ...]:
+        return (Descend(("net",), self.supervised),)
+
+    def supervised(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
+        rows = batch.rows("labelled")
+        logits = net(parts["net"], rows.views[0], rows.real)
+        return {"cross_entropy": cross_entropy(logits, rows.y, self.counted(logits, rows, batch))}
+
+    def loss(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
+        labelled, unlabelled = batch.rows("labelled"), batch.rows("unlabelled")
+        weak, strong = unlabelled.views
+        images = torch.cat([labelled.views[0], strong])
+        logits = net(parts["net"], images, torch.cat([labelled.real, unlabelled.real]))
+        known, guessed = logits[: len(labelled.y)], logits[len(labelled.y) :]
+        with torch.no_grad():
+            opinion = net.evaluate(self.labels_with(parts), weak)
+        terms = {
+            "cross_entropy": cross_entropy(known, labelled.y, self.counted(known, labelled, batch)),
+            "pseudo_label": self.weight * self.agree(net, guessed, opinion, unlabelled.real),
+        }
+        if self.mu:
+            terms["proximity"] = self.mu / 2 * sq_dist(net.weights(parts["net"]), parts["received"])
+        return terms
+
+    def labels_with(self, parts: Parts) -> Params:
+        labeller: Params = parts["net" if self.labeller == "local" else "received"]
+        return {name: value.detach() for name, value in labeller.items()}
+
+    def counted(self, logits: Tensor, rows: Samples, batch: Batch) -> Tensor:
+        """The labelled rows that count."""
+        return rows.labelled
+
+    def agree(self, net: Pass, logits: Tensor, opinion: Tensor, real: Tensor) -> Tensor:
+        """The unlabelled term, before its weight."""
+        sure, label = opinion.softmax(-1).max(-1)
+        kept = real & (sure >= self.threshold)
+        net.note("coverage", masked_mean(kept.float(), real))
+        return masked_mean(F.cross_entropy(logits, label, reduction="none") * kept, real)
+
+
+@dataclass(frozen=True)
+class FixMatchGlobal(FixMatch):
+    """FixMatch that labels with the net the client received."""
+
+    title: ClassVar[str] = "FixMatch at the clients, received net as labeller"
+
+    labeller: Literal["local", "global"] = option("global", "the net that labels: the client's own or the received one")
+
+
+@dataclass(frozen=True)
+class UDA(FixMatch):
+    """Sharpened predictions instead of hard labels, and training signal annealing."""
+
+    title: ClassVar[str] = "UDA at the clients: sharpened aims, training signal annealing (Xie et al. 2020)"
+
+    threshold: float = option(0.8, "least probability of the likeliest class", least=0, most=1)
+    temperature: float = option(0.4, "of the aims; below 1 sharpens", above=0)
+    annealing: bool = option(True, "leave out labelled samples that are known well already")
+
+    def counted(self, logits: Tensor, rows: Samples, batch: Batch) -> Tensor:
+        if not self.annealing:
+            return rows.labelled
+        true = logits.detach().softmax(-1).gather(-1, rows.y.clamp(min=0)[:, None])[:, 0]
+        return rows.labelled & (true <= annealed(batch.clock.round, batch.clock.rounds, logits.shape[-1]))
+
+    def agree(self, net: Pass, logits: Tensor, opinion: Tensor, real: Tensor) -> Tensor:
+        kept = real & (opinion.softmax(-1).amax(-1) > self.threshold)
+        net.note("coverage", masked_mean(kept.float(), real))
+        aim = (opinion / self.temperature).softmax(-1)
+        return masked_mean(F.cross_entropy(logits, aim, reduction="none") * kept, real)
+
+
+def annealed(round: Tensor, rounds: Tensor, classes: int) -> Tensor:
+    """The probability above which a labelled sample is known well enough, growing exponentially from 1/K to 1."""
+    return torch.exp(5 * (round / rounds - 1)) * (1 - 1 / classes) + 1 / classes
