@@ -74,6 +74,7 @@ def run(
                 progress = begin(assembly)
                 folder.begin(experiment, assembly.scenario, environment(assembly))
                 folder.save(0, progress.state(), experiment)
+            folder.check_space()
             return _run(assembly, progress, [], folder, watch)
 
 
@@ -110,6 +111,7 @@ def _go_on(
                 folder.override(experiment, progress.round, changes)
             if changes or not there:
                 folder.save(progress.round, progress.state(), experiment)
+        folder.check_space()
         return _run(assembly, progress, there.rows() if there else [], folder, watch)
 
 

@@ -33,8 +33,8 @@ def move(path: Path, target: Path) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a readable JSON file."""
-    write_whole(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    """Write a readable JSON file; a name that is not UTF-8 is written with JSON's own escapes."""
+    write_whole(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace"))
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

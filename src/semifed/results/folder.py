@@ -15,6 +15,7 @@ checkpoint does not know yet; resuming drops those and makes them again, the sam
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -70,18 +71,21 @@ class RunFolder:
 
     @classmethod
     def _open(cls, path: Path) -> "RunFolder":
-        folder = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
+            folder = cls(path)
             folder._lock.acquire(blocking=False)
+        except Timeout:
+            raise RunError(f"{path}: is in use by another run; wait for it or give another --out") from None
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path}: cannot be written: {_reason(error)}; mend that or give another --out") from None
+        try:
             for entry in path.iterdir():
                 if _REMNANT.fullmatch(entry.name):
                     entry.unlink()
             write_whole(path / ".writable", b"0" * 4096)  # a full or read-only disk shows now, not in round 50
             (path / ".writable").unlink()
-        except Timeout:
-            raise RunError(f"{path}: is in use by another run; wait for it or give another --out") from None
-        except (OSError, ValueError, RunError) as error:
+        except (OSError, RunError) as error:
             folder.close()
             raise RunError(f"{path}: cannot be written: {_reason(error)}; mend that or give another --out") from None
         return folder
@@ -105,6 +109,12 @@ class RunFolder:
         write_whole(self.path / "rounds.jsonl", b"")
         write_whole(self.path / "experiment.toml", experiment.toml().encode())
         self._history = checkpoint.History(split.digest())
+
+    def check_space(self) -> None:
+        """Look, once there is a checkpoint, whether two more and the model have room, so that round 50 has too."""
+        needed = 3 * sum(path.stat().st_size for path in self.path.glob("checkpoint*"))
+        if shutil.disk_usage(self.path).free < needed:
+            raise RunError(f"{self.path}: No space left on the disk, {needed:,} more bytes are needed; make room")
 
     def split(self) -> Scenario:
         """Who holds what in this run."""
