@@ -93,6 +93,11 @@ def unstack(stacked: Any, count: int) -> list[Any]:
     return [at(stacked, index) for index in range(count)]
 
 
+def place(tree: Any, device: torch.device) -> Any:
+    """A tree on a device; what is there already stays the very same tensor."""
+    return tree_map(lambda tensor: tensor.to(device), tree)
+
+
 def expand_as(scale: Tensor, like: Tensor) -> Tensor:
     """A scalar, or one value a client, shaped so that it multiplies `like`."""
     return scale.reshape(scale.shape + (1,) * (like.dim() - scale.dim()))

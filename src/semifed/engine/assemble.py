@@ -1,20 +1,24 @@
 """From an experiment to everything its run needs, checked against each other before any work starts."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
+from semifed import keys
 from semifed.data import scenario as scenarios
 from semifed.data import sources, views
 from semifed.data.scenario import Scenario
 from semifed.data.sources import Dataset
 from semifed.engine.local import Workshop
-from semifed.errors import DataError, SettingError
+from semifed.errors import DataError, SemifedError, SettingError
 from semifed.experiment import Experiment
 from semifed.nets import zoo
-from semifed.nets.net import Net
+from semifed.nets.net import Net, Shape
+from semifed.params import Params, stack
 
 MAPPED_BELOW = 250_000
 """Nets with fewer parameters train faster mapped over the cohort on a CPU; larger ones one by one."""
@@ -43,7 +47,7 @@ class Assembly:
     def test_set(self) -> tuple[Tensor, Tensor]:
         """Images and labels that models are tested on."""
         index = torch.tensor(self.scenario.test)
-        return self.dataset.images[index], self.dataset.labels[index]
+        return self.workshop.images[index.to(self.workshop.device)], self.dataset.labels[index]
 
 
 def prepare(experiment: Experiment, data_dir: Path | None = None, split: Scenario | None = None) -> Assembly:
@@ -122,26 +126,70 @@ def find_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).tolist()  # "meta" makes tensors too, but without numbers
     except (RuntimeError, AssertionError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise SettingError(f"engine.device: {name!r} is not to be had here ({reason}); use cpu or auto") from None
+        raise SettingError(
+            f"engine.device: {name!r} is not to be had here ({_first_line(error)}); use cpu or auto"
+        ) from None
     return device
 
 
-def _make_net(experiment: Experiment, shape: tuple[int, int, int], classes: int) -> Net:
-    """The net, tried on one blank image so that a wrong shape is found now."""
+def _make_net(experiment: Experiment, shape: Shape, classes: int) -> Net:
+    """The net, tried on two blank images so that a wrong shape is found now."""
     own = experiment.net
-    net = Net.of(own, shape) if isinstance(own, nn.Module) else zoo.make(own, shape, classes, experiment.method.norm)
     try:
-        logits = net.evaluate(net.init(0), torch.zeros(2, *shape))
-    except RuntimeError as error:
-        raise SettingError(
-            f"net: {net.name} does not take images of {shape[0]}x{shape[1]}x{shape[2]} "
-            f"(channels x height x width): {str(error).splitlines()[0]}"
-        ) from None
-    if logits.shape != (2, classes):
-        raise SettingError(
-            f"net: {net.name} gives outputs of shape {tuple(logits.shape[1:])}, but the data have {classes} classes"
+        net = (
+            Net.of(own, shape) if isinstance(own, nn.Module) else zoo.make(own, shape, classes, experiment.method.norm)
         )
+        logits = net.evaluate(net.init(0), torch.zeros(2, *shape))
+    except SemifedError:
+        raise
+    except Exception as error:  # a user's own module may fail in any way
+        name = type(own).__name__ if isinstance(own, nn.Module) else own.name
+        raise SettingError(
+            f"net: {name} does not take images of {shape[0]}x{shape[1]}x{shape[2]} "
+            f"(channels x height x width): {_first_line(error)}"
+        ) from None
+    if not isinstance(logits, Tensor) or logits.shape != (2, classes):
+        given = f"of shape {tuple(logits.shape[1:])}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise SettingError(f"net: {net.name} gives outputs {given}, but the data have {classes} classes")
+    if isinstance(own, nn.Module):
+        _check_own(net, is_mapped(experiment, net))
     return net
+
+
+def _check_own(net: Net, mapped: bool) -> None:
+    """Look whether a user's own module trains as a pure function: no draws of its own, nothing changed in place."""
+    params, count = net.init(0), math.prod(net.shape)
+    before = {name: value.clone() for name, value in params.items()}
+    images, rows = keys.uniform(torch.arange(4), count).reshape(4, *net.shape), torch.ones(4, dtype=torch.bool)
+
+    def train(key: Tensor, params: Params, images: Tensor) -> Tensor:
+        return net.pass_with(key)(params, images, rows)
+
+    with torch.random.fork_rng(devices=[]):
+        state = torch.random.get_rng_state()
+        one, two = (train(torch.tensor(1), params, images) for _ in range(2))
+        same = torch.allclose(one, two, rtol=0, atol=0, equal_nan=True)
+        if not same or not torch.equal(state, torch.random.get_rng_state()):
+            raise SettingError(
+                f"net: {net.name} draws random numbers of its own in training, so a run with it could not be repeated; "
+                "use nn.Dropout layers, which are drawn from the seed"
+            )
+    for name, value in params.items():
+        if not torch.equal(value, before[name]):
+            raise SettingError(
+                f"net: {net.name} changes {name} itself in training; only batch normalisation may do that"
+            )
+    if mapped:
+        try:
+            vmap(train)(torch.arange(2), stack([params] * 2), stack([images] * 2))
+        except RuntimeError as error:
+            raise SettingError(
+                f"engine.mode: {net.name} cannot train several clients at once ({_first_line(error)}); "
+                'set engine.mode = "single"'
+            ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -23,7 +23,7 @@ from semifed.data.views import View
 from semifed.engine.step import Pace, Seen, State, Stepper
 from semifed.methods.base import Method, Move, Terms
 from semifed.nets.net import Net
-from semifed.params import Parts, at, pick, stack, tree_map, unstack
+from semifed.params import Parts, at, pick, place, stack, tree_map, unstack
 from semifed.training import Training
 
 
@@ -77,6 +77,9 @@ class Workshop:
 
     def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
         """Train a chunk of clients: together where the workshop maps, else one after the other."""
+        tasks = [
+            task._replace(down=place(task.down, self.device), kept=place(task.kept, self.device)) for task in tasks
+        ]
         together = [tasks] if self.mapped else [[task] for task in tasks]
         return [outcome for group in together for outcome in self._train_group(round, group)]
 
@@ -144,7 +147,7 @@ class Workshop:
             state, seen = stepper(state, batch, step_keys, active)
             for total, now in zip(sums, seen, strict=True):
                 for name, value in now.items():
-                    counted = value.reshape(-1) if active is None else value * active
+                    counted = value.reshape(-1) if active is None else torch.where(active, value, 0)
                     total[name] = total[name] + counted if name in total else counted
         lengths = stream.lengths.clamp(min=1)
         return state.parts, tree_map(lambda total: total / lengths, sums)

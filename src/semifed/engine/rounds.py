@@ -10,7 +10,7 @@ from semifed import keys
 from semifed.engine.assemble import Assembly
 from semifed.engine.local import Clients, Outcome, Task
 from semifed.methods.base import Cohort, Visit
-from semifed.params import Parts, stack
+from semifed.params import Parts, place, stack
 from semifed.payload import nbytes
 from semifed.results.evaluate import Examiner
 from semifed.results.record import Row
@@ -42,6 +42,7 @@ def run_rounds(
     """Run from where the progress is to the last round; `done` hears of every round that is complete."""
     experiment, method = assembly.experiment, assembly.experiment.method
     examine = Examiner(assembly.net, *assembly.test_set(), assembly.workshop.views["clean"])
+    progress = progress._replace(server=place(progress.server, assembly.workshop.device))
     while progress.round < experiment.train.rounds:
         started = time.perf_counter()
         round, server, kept, visits = progress
@@ -57,7 +58,7 @@ def run_rounds(
         if method.server_last:
             server, server_terms = assembly.workshop.train_server(round, server)
         server = assembly.workshop.settle(server)
-        kept = kept | {str(task.client): outcome.kept for task, outcome in zip(tasks, outcomes, strict=True)}
+        kept = kept | {str(task.client): one.kept for task, one in zip(tasks, outcomes, strict=True) if one.kept}
         progress = Progress(round + 1, server, kept, visits)
         tested = progress.round % experiment.train.evaluate_every == 0 or progress.round == experiment.train.rounds
         scores = _scores(assembly, examine, server, outcomes) if tested else {}

@@ -135,7 +135,7 @@ class Stepper:
 
     def _follow(self, move: Follow, parts: Parts, clock: Clock) -> None:
         """Move a part's parameters towards the parts it follows; its buffers come from its own passes."""
-        decay = move.decay if isinstance(move.decay, float) else self.lift(move.decay)(clock)
+        decay = self.lift(move.decay)(clock) if callable(move.decay) else move.decay
         decay = torch.as_tensor(decay, device=clock.round.device)
         source = {name: value for part in move.of for name, value in parts[part].items()}
         parts[move.part] = {

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -24,6 +24,7 @@ from semifed.engine.assemble import Assembly, assemble
 from semifed.engine.local import Clients, Outcome, Task, Workshop
 from semifed.errors import RunError, SettingError
 from semifed.experiment import Experiment
+from semifed.params import Parts, place
 from semifed.payload import pack, unpack
 
 
@@ -58,7 +59,7 @@ class Workers:
 
     def __init__(self, assembly: Assembly) -> None:
         engine = assembly.experiment.engine
-        self._chunk = engine.chunk
+        self._chunk, self._device = engine.chunk, assembly.workshop.device
         dataset = _share(assembly)
         self._pool = ProcessPoolExecutor(
             engine.workers,
@@ -69,12 +70,13 @@ class Workers:
 
     def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
         """The outcome of every task, in the order of the tasks."""
-        packed: dict[int, bytes] = {}  # most clients receive the same thing: pack it once
+        packed: dict[Any, bytes] = {}  # most clients receive the same thing: it is packed once, and sent once a chunk
 
-        def send(parts: Any) -> bytes:
-            if id(parts) not in packed:
-                packed[id(parts)] = pack(parts)
-            return packed[id(parts)]
+        def send(parts: Parts) -> bytes:
+            own = _identity(parts)
+            if own not in packed:
+                packed[own] = pack(parts)
+            return packed[own]
 
         chunks = [
             [(task.client, send(task.down), send(task.kept), task.visits) for task in chunk]
@@ -90,7 +92,8 @@ class Workers:
                 "`if __name__ == '__main__':`; lower engine.chunk or engine.workers and go on with --resume"
             ) from None
         return [
-            Outcome(unpack(up), unpack(kept), examples, terms, notes) for up, kept, examples, terms, notes in outcomes
+            Outcome(place(unpack(up), self._device), unpack(kept), examples, terms, notes)
+            for up, kept, examples, terms, notes in outcomes
         ]
 
     def close(self) -> None:
@@ -101,6 +104,13 @@ class Workers:
         self._pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.join()
+
+
+def _identity(tree: Any) -> Any:
+    """Equal for trees of the same names and the very same tensors."""
+    if isinstance(tree, Mapping):
+        return tuple((name, _identity(branch)) for name, branch in tree.items())
+    return tuple(map(_identity, tree)) if isinstance(tree, tuple) else id(tree)
 
 
 def _share(assembly: Assembly) -> Dataset:
@@ -157,6 +167,8 @@ def _train_chunk(
 ) -> list[tuple[bytes, bytes, int, dict[str, float], dict[str, float]]]:
     if _workshop is None:
         raise RuntimeError("the worker was not started")
-    chunk = [Task(client, unpack(down), unpack(kept), visits) for client, down, kept, visits in tasks]
+    distinct = {id(down): down for _, down, _, _ in tasks}
+    received = {own: unpack(down) for own, down in distinct.items()}
+    chunk = [Task(client, received[id(down)], unpack(kept), visits) for client, down, kept, visits in tasks]
     outcomes = _workshop.train(round, chunk)
     return [(pack(one.up), pack(one.kept), one.examples, one.terms, one.notes) for one in outcomes]
