@@ -20,6 +20,7 @@ from semifed.methods.fedavg import FedAvg
 from semifed.nets.net import Net, Pass
 from semifed.params import Parts, sq_dist
 from semifed.results.record import Row
+from semifed.run import Event, Watch
 
 TINY = (
     "data=synthetic",
@@ -124,6 +125,16 @@ def end(process: "subprocess.Popen[str]", seconds: float = 120) -> Said:
     """Wait for a process and hear what it has said."""
     out, err = process.communicate(timeout=seconds)
     return Said(process.returncode, out, err)
+
+
+def stop_after(rounds: int) -> Watch:
+    """Press Ctrl-C after so many rounds."""
+
+    def watch(event: Event) -> None:
+        if len(event.rows) == rounds:
+            raise KeyboardInterrupt
+
+    return watch
 
 
 def plain(rows: list[Row]) -> list[Row]:

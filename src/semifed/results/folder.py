@@ -179,8 +179,14 @@ class RunFolder:
 
 
 def check_free(path: Path, leftover: bool = False) -> None:
-    """Refuse a folder that holds anything; with `leftover`, anything but what is written before a run has begun."""
+    """Refuse a folder that holds anything.
+
+    With `leftover` it must be there and may hold what is written before a run has begun: going on with a
+    mistyped name would otherwise start from zero without a word.
+    """
     try:
+        if leftover and not path.exists():
+            raise RunError(f"{path}: there is no such run to go on with; mend the name or leave out --resume")
         if path.exists() and not path.is_dir():
             raise RunError(f"{path}: is a file; give another --out")
         names = {entry.name for entry in path.iterdir()} if path.exists() else set()
