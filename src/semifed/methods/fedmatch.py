@@ -93,8 +93,8 @@ class FedMatch(Method):
     def unsupervised(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
         rows, sigma, psi = batch.rows("unlabelled"), parts["sigma"], parts["psi"]
         clean, strong = rows.views
-        both = net(add(sigma, psi), torch.cat([clean, strong]), torch.cat([rows.real, rows.real]))
-        logits, changed = both[: len(rows.y)], both[len(rows.y) :]
+        theta = add(sigma, psi)
+        logits, changed = net(theta, clean, rows.real), net(theta, strong, rows.real)
         with torch.no_grad():
             nets = [add(sigma, at(parts["helpers"].values, place)) for place in range(self.count)]
             theirs = [net.evaluate(other, clean).softmax(-1) for other in nets]
@@ -105,12 +105,14 @@ class FedMatch(Method):
         net.note("coverage", masked_mean(kept.float(), rows.real))
         apart = sum((kl(other, logits) for other in theirs), logits.new_zeros(len(rows.y)))
         agreement = F.cross_entropy(changed, label, reduction="none")
-        return {
+        terms = {
             "inter_client": self.lambda_i * helped * masked_mean(apart, rows.real),
             "agreement": self.lambda_a * masked_mean(agreement, kept),
-            "l1": self.lambda_1 * sum((value.abs().sum() for value in psi.values()), logits.new_zeros(())),
             "l2": self.lambda_2 * sq_dist(psi, sigma),
         }
+        if self.lambda_1:
+            terms["l1"] = self.lambda_1 * sum((value.abs().sum() for value in psi.values()), logits.new_zeros(()))
+        return terms
 
     def download(self, server: Parts, visit: Visit) -> Parts:
         now = (visit.round + 1) % self.every == 0

@@ -76,19 +76,20 @@ class FedMix(Method):
     def unsupervised(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
         rows, psi = batch.rows("unlabelled"), parts["psi"]
         clean, shifted, flipped, *copies = rows.views
-        three = net(psi, torch.cat([clean, shifted, flipped]), torch.cat([rows.real] * 3))
-        logits, one, two = torch.split(three, len(rows.y)) if len(three) else (three, three, three)
+        logits, one, two = (net(psi, view, rows.real) for view in (clean, shifted, flipped))
         with torch.no_grad():
             opinions: list[Tensor] = [net.evaluate(psi, copy).softmax(-1) for copy in copies]
             label = torch.stack(opinions).sum(0).argmax(-1)
             kept = rows.real & (logits.softmax(-1).amax(-1) >= self.threshold)
         net.note("coverage", masked_mean(kept.float(), rows.real))
         gap = (one.softmax(-1) - two.softmax(-1)).square().sum(-1)
-        return {
+        terms = {
             "pseudo_label": cross_entropy(logits, label, kept),
             "consistency": self.lambda_c * masked_mean(gap, rows.real),
-            "near_sigma": self.lambda_r * sq_dist(net.weights(psi), parts["sigma"]),
         }
+        if self.lambda_r:
+            terms["near_sigma"] = self.lambda_r * sq_dist(net.weights(psi), parts["sigma"])
+        return terms
 
     def aggregate(self, net: Net, server: Parts, up: Parts, cohort: Cohort) -> Parts:
         psi = averaging.mean(up["psi"], averaging.weights(cohort, self.weighting))

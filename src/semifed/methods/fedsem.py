@@ -49,14 +49,13 @@ class FedSem(Method):
         labelled, unlabelled = batch.rows("labelled"), batch.rows("unlabelled")
         weak, clean = unlabelled.views
         second = batch.clock.round >= self.first * batch.clock.rounds
-        images = torch.cat([labelled.views[0], weak])
-        logits = net(parts["net"], images, torch.cat([labelled.real, unlabelled.real & second]))
+        known = net(parts["net"], labelled.views[0], labelled.real)
+        guessed = net(parts["net"], weak, unlabelled.real & second)
         with torch.no_grad():
             guess = net.evaluate(parts["labeller"], clean).argmax(-1)
-        known = len(labelled.y)
         return {
-            "cross_entropy": cross_entropy(logits[:known], labelled.y, labelled.labelled),
-            "pseudo_label": second * cross_entropy(logits[known:], guess, unlabelled.real),
+            "cross_entropy": cross_entropy(known, labelled.y, labelled.labelled),
+            "pseudo_label": second * cross_entropy(guessed, guess, unlabelled.real),
         }
 
     def aggregate(self, net: Net, server: Parts, up: Parts, cohort: Cohort) -> Parts:

@@ -31,7 +31,7 @@ from semifed.methods import averaging
 from semifed.methods.base import Cohort, Descend, Follow, Method, Move, Terms
 from semifed.methods.losses import cross_entropy, kl, masked_mean
 from semifed.methods.schedules import growing_decay, own_epochs, own_steps, ramp_up
-from semifed.methods.selection import boundary, divergence, linear, rectangle
+from semifed.methods.selection import NEVER, boundary, divergence, linear, rectangle, remember
 from semifed.nets.net import Net, Pass
 from semifed.params import Params, Parts, layer, pick
 from semifed.payload import Partial
@@ -66,18 +66,13 @@ class FedSiamPi(Method):
     def loss(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
         rows = batch.rows("images")
         logits = net(parts["online"], rows.views[0], rows.real)
-        with torch.no_grad():
-            aim = net(self.aim(parts), rows.views[1], rows.real).softmax(-1)
+        with torch.no_grad():  # the target, or without one the online net once more
+            aim = net(parts["target" if "target" in parts else "online"], rows.views[1], rows.real).softmax(-1)
         beta = self.weight * ramp_up(own_epochs(batch.clock), self.ramp)
         return {
             "cross_entropy": cross_entropy(logits, rows.y, rows.labelled),
             "consistency": beta * masked_mean(self.apart(logits, aim), rows.real),
         }
-
-    def aim(self, parts: Parts) -> Params:
-        """The net that says what the online net should say."""
-        online: Params = parts["online"]
-        return online
 
     def apart(self, logits: Tensor, aim: Tensor) -> Tensor:
         """Distance of each row's prediction from its aim."""
@@ -114,10 +109,6 @@ class FedSiamMT(FedSiamPi):
     def server_decay(self, clock: Clock) -> Tensor:
         return growing_decay(own_steps(clock), self.alpha)
 
-    def aim(self, parts: Parts) -> Params:
-        target: Params = parts["target"]
-        return target
-
 
 @dataclass(frozen=True)
 class FedSiamD(FedSiamMT):
@@ -135,7 +126,7 @@ class FedSiamD(FedSiamMT):
 
     def init(self, net: Net, key: int) -> Parts:
         nothing_yet = {"values": torch.zeros(0), "rounds": torch.zeros(0, dtype=torch.int64)}
-        first = torch.tensor(0.0 if self.phi == 0 else torch.inf)
+        first = torch.tensor(0.0 if self.phi == 0 else NEVER)
         return super().init(net, key) | {"boundary": first, "divergences": nothing_yet}
 
     def decay(self, clock: Clock) -> Tensor:
@@ -149,19 +140,14 @@ class FedSiamD(FedSiamMT):
     def aggregate(self, net: Net, server: Parts, up: Parts, cohort: Cohort) -> Parts:
         weights = averaging.weights(cohort, self.weighting)
         online = up["online"].fill(otherwise=up["target"])
-        seen = self.remember(server["divergences"], torch.cat(list(up["divergence"].values())), cohort.round)
+        now = torch.cat(list(up["divergence"].values()))
+        seen = remember(server["divergences"], now, cohort.round, self.window, self.phi)
         return {
             "online": averaging.mean(online, weights),
             "target": averaging.mean(up["target"], weights),
             "divergences": seen,
             "boundary": boundary(seen["values"], self.tau(cohort.round + 2, cohort.rounds)),
         }
-
-    def remember(self, seen: Params, values: Tensor, round: int) -> Params:
-        """The divergences of the last rounds, those of the first phi rounds left out: they are 0 by force."""
-        rounds = torch.cat([seen["rounds"], torch.full((len(values),), round, device=values.device)])
-        recent = (rounds > round - self.window) & (rounds >= self.phi)
-        return {"values": torch.cat([seen["values"], values])[recent], "rounds": rounds[recent]}
 
     def tau(self, r: int, rounds: int) -> float:
         """The share of layers to send in round r, counted from 1."""

@@ -1,12 +1,9 @@
-"""FixMatch (Sohn et al., 2020) and UDA (Xie et al., 2020) in a federation, on FedAvg or FedProx.
+"""FixMatch (Sohn et al., 2020) in a federation, on FedAvg or FedProx.
 
     client: labelled batch x (weak view), unlabelled batch u (weak view and strong view)
-        FixMatch  label u by the class that the labeller finds most likely on the weak view, if at least `threshold`
-                  loss = cross-entropy(x) + weight * mean over u of [kept] cross-entropy(strong view, label)
-        UDA       aim at the sharpened prediction softmax(logits / temperature) on the weak view, where its largest
-                  probability exceeds `threshold`; of x only samples that are not yet well known count (TSA):
-                  true-class probability at most a (1 - 1/K) + 1/K with a = exp(5 (round / rounds - 1))
-        FedProx   + mu/2 |net - received net|^2
+            label u by the class that the labeller finds most likely on the weak view, if at least `threshold`
+            loss = cross-entropy(x) + weight * mean over u of [kept] cross-entropy(strong view, label)
+                 + mu/2 |net - received net|^2                                                         FedProx
     labeller: the client's own net as it is now, or the net it received from the server
     server: mean of the clients' nets; where labels are at the server, it trains on them first
 
@@ -23,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from semifed.batch import Batch, Pool, Samples
+from semifed.methods import averaging
 from semifed.methods.base import Descend, Method, Move, Terms
 from semifed.methods.losses import cross_entropy, masked_mean
 from semifed.nets.net import Pass
@@ -68,9 +66,8 @@ class FixMatch(Method):
     def loss(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
         labelled, unlabelled = batch.rows("labelled"), batch.rows("unlabelled")
         weak, strong = unlabelled.views
-        images = torch.cat([labelled.views[0], strong])
-        logits = net(parts["net"], images, torch.cat([labelled.real, unlabelled.real]))
-        known, guessed = logits[: len(labelled.y)], logits[len(labelled.y) :]
+        known = net(parts["net"], labelled.views[0], labelled.real)
+        guessed = net(parts["net"], strong, unlabelled.real)
         with torch.no_grad():
             opinion = net.evaluate(self.labels_with(parts), weak)
         terms = {
@@ -107,28 +104,10 @@ class FixMatchGlobal(FixMatch):
 
 
 @dataclass(frozen=True)
-class UDA(FixMatch):
-    """Sharpened predictions instead of hard labels, and training signal annealing."""
+class FedProxFixMatch(FixMatch):
+    """FixMatch on FedProx."""
 
-    title: ClassVar[str] = "UDA at the clients: sharpened aims, training signal annealing (Xie et al. 2020)"
+    title: ClassVar[str] = "FixMatch at the clients, on FedProx"
 
-    threshold: float = option(0.8, "least probability of the likeliest class", least=0, most=1)
-    temperature: float = option(0.4, "of the aims; below 1 sharpens", above=0)
-    annealing: bool = option(True, "leave out labelled samples that are known well already")
-
-    def counted(self, logits: Tensor, rows: Samples, batch: Batch) -> Tensor:
-        if not self.annealing:
-            return rows.labelled
-        true = logits.detach().softmax(-1).gather(-1, rows.y.clamp(min=0)[:, None])[:, 0]
-        return rows.labelled & (true <= annealed(batch.clock.round, batch.clock.rounds, logits.shape[-1]))
-
-    def agree(self, net: Pass, logits: Tensor, opinion: Tensor, real: Tensor) -> Tensor:
-        kept = real & (opinion.softmax(-1).amax(-1) > self.threshold)
-        net.note("coverage", masked_mean(kept.float(), real))
-        aim = (opinion / self.temperature).softmax(-1)
-        return masked_mean(F.cross_entropy(logits, aim, reduction="none") * kept, real)
-
-
-def annealed(round: Tensor, rounds: Tensor, classes: int) -> Tensor:
-    """The probability above which a labelled sample is known well enough, growing exponentially from 1/K to 1."""
-    return torch.exp(5 * (round / rounds - 1)) * (1 - 1 / classes) + 1 / classes
+    weighting: averaging.Weighting = option("uniform", "how much a client weighs in the mean")
+    mu: float = option(0.01, "weight of the pull towards the received net (FedProx)", least=0)

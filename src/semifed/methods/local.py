@@ -10,9 +10,10 @@ Differs from the authors' code: FedMatch, whose tables have these rows, released
 from dataclasses import dataclass
 from typing import ClassVar
 
-from semifed.methods.base import Cohort, Method
+from semifed.methods.base import Cohort, Method, Move
 from semifed.methods.fedavg import FedAvg, FedProx
-from semifed.methods.fixmatch import UDA, FixMatch
+from semifed.methods.fixmatch import FixMatch
+from semifed.methods.uda import UDA
 from semifed.nets.net import Net
 from semifed.params import Params, Parts
 
@@ -34,6 +35,9 @@ class Local(Method):
 
     def start(self, down: Parts, kept: Parts) -> Parts:
         return super().start(kept, {})
+
+    def server(self) -> tuple[Move, ...]:
+        return ()
 
     def aggregate(self, net: Net, server: Parts, up: Parts, cohort: Cohort) -> Parts:
         return server

@@ -48,7 +48,8 @@ def remember(
         return memory
     if choice == "accuracy":
         enough = len(models) >= count
-        top = scores.argsort(descending=True, stable=True)[:count].tolist() if enough else []
+        ranked = sorted(range(len(models)), key=lambda place: (-float(scores[place]), cohort.clients[place]))
+        top = ranked[:count] if enough else []
         best = stack([at(psi, place) for place in top]) if enough else memory["best"]
         return {**memory, "best": best, "ready": torch.tensor(enough)}
     noise = _noise(net)

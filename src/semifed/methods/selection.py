@@ -5,6 +5,9 @@ from torch import Tensor
 
 from semifed.params import Params, layer
 
+NEVER = torch.finfo(torch.float32).max
+"""A boundary that no divergence reaches."""
+
 
 def divergence(online: Params, target: Params) -> Params:
     """|target - online| / |online| of each layer, weight and bias together."""
@@ -23,11 +26,19 @@ def _ratio(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
 def boundary(values: Tensor, tau: float) -> Tensor:
     """What a layer's divergence must reach to be sent: the (1 - tau)-quantile; all are sent if nothing is known."""
     if tau <= 0:
-        return torch.tensor(torch.inf)
+        return torch.tensor(NEVER)
     if not len(values):
         return torch.tensor(0.0)
     place = min(int((1 - tau) * len(values)), len(values) - 1)
     return values.sort().values[place]
+
+
+def remember(seen: Params, values: Tensor, round: int, window: int, phi: int) -> Params:
+    """The divergences of the last `window` rounds; those of the first phi rounds are 0 by force and left out."""
+    values = values.sort().values
+    rounds = torch.cat([seen["rounds"], torch.full((len(values),), round, device=values.device)])
+    recent = (rounds > round - window) & (rounds >= phi)
+    return {"values": torch.cat([seen["values"], values])[recent], "rounds": rounds[recent]}
 
 
 def linear(r: int, rounds: int, share: float, phi: int) -> float:

@@ -40,10 +40,11 @@ class SSFL(FixMatch):
         return {"net": server["groups"][str(visit.slot % self.groups)]}
 
     def aggregate(self, net: Net, server: Parts, up: Parts, cohort: Cohort) -> Parts:
+        slots = [sorted(cohort.clients).index(client) for client in cohort.clients]
         groups = {}
         for group, before in server["groups"].items():
-            members = [slot for slot in range(len(cohort.clients)) if slot % self.groups == int(group)]
-            nets = [at(up["net"], slot) for slot in members if int(cohort.examples[slot])]
+            members = [place for place, slot in enumerate(slots) if slot % self.groups == int(group)]
+            nets = [at(up["net"], place) for place in members if int(cohort.examples[place])]
             nets += [server["net"]] if cohort.server_examples else []
             groups[group] = averaging.mean(stack(nets), torch.full((len(nets),), 1 / len(nets))) if nets else before
         share = torch.full((self.groups,), 1 / self.groups)
