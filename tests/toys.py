@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import psutil
 from torch import Tensor
 
 from semifed import cli
@@ -135,6 +136,11 @@ def stop_after(rounds: int) -> Watch:
             raise KeyboardInterrupt
 
     return watch
+
+
+def worker_processes(main: psutil.Process) -> list[psutil.Process]:
+    """The processes that train for a process."""
+    return [one for one in main.children(recursive=True) if "spawn_main" in str(one.cmdline())]
 
 
 def plain(rows: list[Row]) -> list[Row]:

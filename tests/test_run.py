@@ -1,0 +1,345 @@
+"""Runs from Python: the record, repeatability, and what happens when something goes wrong on the way."""
+
+import dataclasses
+import errno
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+from semifed import Dataset, Experiment, run
+from semifed.engine import workers
+from semifed.engine.assemble import Assembly, prepare
+from semifed.engine.rounds import begin, run_rounds
+from semifed.engine.workers import InProcess, Workers, open_clients
+from semifed.errors import RunError, SettingError
+from semifed.results.files import digest
+from semifed.results.folder import RunFolder
+from semifed.results.record import Record, Row
+from semifed.run import Event
+from toys import TINY, call, contents, plain, rows_in, summary_in, worker_processes
+
+
+def _tiny(*assignments: str) -> Experiment:
+    return Experiment.read(None, [*TINY, *assignments])
+
+
+@pytest.fixture(scope="module")
+def whole() -> Record:
+    """The tiny experiment, run without a pause and without a folder."""
+    return run(_tiny())
+
+
+def _same(one: Record, two: Record) -> bool:
+    return plain(one.rows) == plain(two.rows) and one.summary["model"] == two.summary["model"]
+
+
+def test_a_record_holds_rows_summary_and_model(whole: Record) -> None:
+    assert [row["round"] for row in whole.rows] == [1, 2, 3, 4]
+    assert (whole.summary["status"], whole.summary["rounds"], whole.path) == ("finished", 4, None)
+    assert whole.summary["model"] == digest(whole.model)
+    assert whole.summary["bytes"]["up"] == sum(row["bytes"]["up"] for row in whole.rows)
+
+
+def test_the_folder_holds_the_same_as_the_record(whole: Record, tmp_path: Path) -> None:
+    record = run(_tiny(), tmp_path / "run")
+    assert _same(record, whole)
+    assert rows_in(tmp_path / "run") == plain(record.rows)
+    assert summary_in(tmp_path / "run") == record.summary
+    assert record.path == tmp_path / "run"
+
+
+def test_36_the_same_seed_gives_the_same_run_and_another_seed_another(whole: Record) -> None:
+    assert _same(run(_tiny()), whole)
+    assert not _same(run(_tiny("seed=1")), whole)
+
+
+def test_36_two_workers_give_what_one_gives_and_leave_no_process(whole: Record) -> None:
+    threads = []
+    record = run(_tiny("engine.workers=2"), watch=lambda _: threads.append(torch.get_num_threads()))
+    assert _same(record, whole)
+    assert set(threads) == {1}
+    assert not [
+        one for one in psutil.Process().children(recursive=True) if "resource_tracker" not in str(one.cmdline())
+    ]
+
+
+class _Backwards:
+    """A pool that finishes its tasks in the reverse of the order they came in."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
+
+    def submit(self, task: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        pool = self
+
+        class Late(Future[Any]):
+            def result(self, timeout: float | None = None) -> Any:
+                pool.finish()
+                return super().result(timeout)
+
+        self._waiting.append((Late(), task, arguments))
+        return self._waiting[-1][0]
+
+    def finish(self) -> None:
+        while self._waiting:
+            future, task, arguments = self._waiting.pop()
+            future.set_result(task(*arguments))
+
+
+def test_37_the_order_in_which_workers_finish_does_not_matter(whole: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    assembly = prepare(_tiny())
+    monkeypatch.setattr(workers, "_workshop", assembly.workshop)
+    clients = Workers(assembly)
+    clients.close()
+    monkeypatch.setattr(clients, "_pool", _Backwards())
+    rows: list[Row] = []
+    progress = run_rounds(assembly, clients, begin(assembly), lambda row, _: rows.append(row))
+    assert plain(rows) == plain(whole.rows)
+    assert digest(progress.server["net"]) == whole.summary["model"]
+
+
+def test_watch_hears_of_the_start_and_of_every_round() -> None:
+    heard: list[int] = []
+    run(_tiny(), watch=lambda event: heard.append(len(event.rows)))
+    assert heard == [0, 1, 2, 3, 4]
+
+
+def test_threads_are_those_of_before(whole: Record) -> None:
+    before = torch.get_num_threads()
+    run(_tiny("engine.threads=2", "train.rounds=1"))
+    assert torch.get_num_threads() == before
+
+
+def test_a_run_may_be_in_another_thread(whole: Record, tmp_path: Path) -> None:
+    records: list[Record] = []
+    thread = threading.Thread(target=lambda: records.append(run(_tiny(), tmp_path / "run")))
+    thread.start()
+    thread.join()
+    assert _same(records[0], whole)
+
+
+def test_a_run_needs_an_experiment(tmp_path: Path) -> None:
+    for out in (None, tmp_path / "run"):
+        with pytest.raises(SettingError, match="give an experiment"):
+            run(out=out)
+    assert not any(tmp_path.iterdir())
+
+
+# what goes wrong on the way
+
+
+def _fail_in_round(number: int) -> Callable[[Event], None]:
+    def watch(event: Event) -> None:
+        if len(event.rows) == number:
+            raise ZeroDivisionError("a fault of the watcher")
+
+    return watch
+
+
+def test_a_failed_run_says_so_and_goes_on(whole: Record, tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(_tiny("train.checkpoint_every=3"), tmp_path / "run", watch=_fail_in_round(2))
+    assert (summary_in(tmp_path / "run")["status"], len(rows_in(tmp_path / "run"))) == ("failed", 2)
+    heard: list[int] = []
+    record = run(out=tmp_path / "run", resume=True, watch=lambda event: heard.append(len(event.rows)))
+    assert heard == [2, 3, 4], "nothing that was done is lost, though it was between two checkpoints"
+    assert _same(record, whole)
+
+
+def test_a_run_that_fails_in_its_first_round_leaves_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(_tiny(), tmp_path / "run", watch=_fail_in_round(0))
+    assert summary_in(tmp_path / "run")["models"] == {}
+    assert not (tmp_path / "run/model.safetensors").exists()
+
+
+def test_an_error_while_closing_does_not_hide_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise RunError("the disk is full")
+
+    monkeypatch.setattr(RunFolder, "sum_up", full)
+    with pytest.raises(ZeroDivisionError) as error:
+        run(_tiny(), tmp_path / "run", watch=_fail_in_round(2))
+    assert error.value.__notes__ == ["the disk is full"]
+
+
+@pytest.mark.parametrize("written", [0, 1, 40])
+def test_a_disk_that_fills_on_the_way_costs_nothing(
+    written: int, whole: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line of round 3 gets only so many bytes onto the disk; the next checkpoint would have room."""
+    good = RunFolder.add_row
+
+    def full(folder: RunFolder, row: Row) -> None:
+        if row["round"] < 3:
+            return good(folder, row)
+        with (folder.path / "rounds.jsonl").open("ab") as file:
+            file.write(b'{"round": 3, "models": {"global": {"accur'[:written])
+        raise RunError(f"rounds.jsonl: {os.strerror(errno.ENOSPC)}")
+
+    monkeypatch.setattr(RunFolder, "add_row", full)
+    with pytest.raises(RunError, match="No space left"):
+        run(_tiny(), tmp_path / "run")
+    monkeypatch.undo()
+    assert _same(run(out=tmp_path / "run", resume=True), whole)
+
+
+def test_ctrl_c_twice_while_a_round_is_written_costs_nothing(
+    whole: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = RunFolder.add_row
+
+    def interrupted(folder: RunFolder, row: Row) -> None:
+        if row["round"] < 3:
+            return good(folder, row)
+        with (folder.path / "rounds.jsonl").open("ab") as file:
+            file.write(b'{"round": 3, ')
+        for _ in range(2):
+            psutil.Process().send_signal(2)
+        raise AssertionError("the second Ctrl-C ends at once")
+
+    monkeypatch.setattr(RunFolder, "add_row", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(_tiny(), tmp_path / "run")
+    monkeypatch.undo()
+    assert (summary_in(tmp_path / "run")["status"], summary_in(tmp_path / "run")["rounds"]) == ("stopped", 2)
+    assert _same(run(out=tmp_path / "run", resume=True), whole)
+
+
+def test_one_ctrl_c_waits_until_the_round_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = RunFolder.add_row
+
+    def interrupted(folder: RunFolder, row: Row) -> None:
+        if row["round"] == 2:
+            psutil.Process().send_signal(2)
+        good(folder, row)
+
+    monkeypatch.setattr(RunFolder, "add_row", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(_tiny(), tmp_path / "run")
+    assert (summary_in(tmp_path / "run")["rounds"], len(rows_in(tmp_path / "run"))) == (2, 2)
+
+
+def test_a_run_that_is_stopped_while_it_prepares_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("semifed.engine.assemble.load_data", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(_tiny(), tmp_path / "run")
+    assert not any(tmp_path.iterdir())
+
+
+# workers
+
+
+def test_workers_that_die_are_told_and_the_run_goes_on(whole: Record, tmp_path: Path) -> None:
+    def kill(event: Event) -> None:
+        for process in worker_processes(psutil.Process()) if len(event.rows) == 2 else ():
+            process.kill()
+
+    with pytest.raises(RunError, match="a worker process died: out of memory"):
+        run(_tiny("engine.workers=2"), tmp_path / "run", watch=kill)
+    assert summary_in(tmp_path / "run")["status"] == "failed"
+    assert _same(run(_tiny(), tmp_path / "run", resume=True), whole)
+
+
+def test_what_cannot_be_sent_to_a_worker_is_refused() -> None:
+    class Local(nn.Flatten):
+        pass
+
+    net = nn.Sequential(Local(), nn.Linear(144, 4))
+    with pytest.raises(SettingError, match=r"engine.workers: the experiment cannot be sent.*use engine.workers = 1"):
+        run(dataclasses.replace(_tiny("engine.workers=2"), net=net))
+
+
+def test_no_shared_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Any) -> None:
+        raise RuntimeError("unable to allocate shared memory\nand more")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    with pytest.raises(RunError, match=r"no shared memory for the images \(unable to allocate shared memory\)"):
+        run(_tiny("engine.workers=2"))
+
+
+def test_one_worker_needs_no_process() -> None:
+    assert isinstance(open_clients(prepare(_tiny())), InProcess)
+
+
+# objects instead of names
+
+
+class Own(nn.Sequential):
+    """A user's own net."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(144, 16), nn.ReLU(), nn.Dropout(dropout), nn.Linear(16, 4))
+
+
+def _objects(synthetic: Dataset, **changes: Any) -> Experiment:
+    torch.manual_seed(3)
+    dataset = dataclasses.replace(synthetic, name="mine", **changes.pop("data", {}))
+    return dataclasses.replace(_tiny(), data=dataset, net=changes.pop("net", Own()))
+
+
+def _stop_at_two(event: Event) -> None:
+    if len(event.rows) == 2:
+        raise KeyboardInterrupt
+
+
+def test_a_run_of_own_objects_goes_on(synthetic: Dataset, tmp_path: Path) -> None:
+    experiment = _objects(synthetic)
+    unbroken = run(experiment)
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, tmp_path / "run", watch=_stop_at_two)
+    before = contents(tmp_path / "run")
+    said = call("run", "--out", str(tmp_path / "run"), "--resume")
+    assert said.code == 4
+    assert "goes on from Python: run(experiment, out, resume=True)" in said.line
+    darker = _objects(synthetic, data={"images": synthetic.images // 2})
+    with pytest.raises(SettingError, match="--resume: the data is not what this run was begun with"):
+        run(darker, tmp_path / "run", resume=True)
+    with pytest.raises(SettingError, match="--resume: the net is not what this run was begun with"):
+        run(_objects(synthetic, net=Own(0.5)), tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == before
+    assert _same(run(experiment, tmp_path / "run", resume=True), unbroken)
+
+
+def test_own_data_of_a_known_name_are_not_mistaken_for_it(synthetic: Dataset, tmp_path: Path) -> None:
+    flipped = dataclasses.replace(synthetic, images=synthetic.images.flip(3))
+    with pytest.raises(KeyboardInterrupt):
+        run(dataclasses.replace(_tiny(), data=flipped), tmp_path / "run", watch=_stop_at_two)
+    said = call("run", "--out", str(tmp_path / "run"), "--resume")
+    assert said.code == 2
+    assert "the data is not what this run was begun with" in said.line
+
+
+# a given split
+
+
+def test_a_given_split_must_fit_the_experiment() -> None:
+    def split(*assignments: str) -> Any:
+        assembly: Assembly = prepare(_tiny(*assignments))
+        return assembly.scenario
+
+    with pytest.raises(SettingError, match=r"scenario.clients: is 6, but the split has 9; make them the same"):
+        run(_tiny(), split=split("scenario.clients=9"))
+    with pytest.raises(SettingError, match=r'the split has labels at the server; set scenario.labels = "server"'):
+        run(_tiny(), split=split("scenario.labels=server"))
+    with pytest.raises(SettingError, match=r'the split has no labels at the server; set scenario.labels = "client"'):
+        run(_tiny("scenario.labels=server"), split=split())
+
+
+def test_the_module_of_run_is_not_hidden_from_python() -> None:
+    assert sys.modules["semifed.run"].run is run
