@@ -233,3 +233,14 @@ def test_every_step_and_move_has_dropout_of_its_own() -> None:
         for two in range(one):
             assert not torch.allclose(drawn[one], drawn[two])
     assert len(list(leaves(state.parts))) == 2
+
+
+def test_a_parameter_may_be_a_single_number() -> None:
+    parts: Parts = {"a": {"w": torch.tensor(3.0)}}
+    chosen: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0, "clip": 1.0}
+    alone, _ = steps((Descend(("a",), quadratic("a")),), parts, 1, **chosen)
+    assert alone["a"]["w"].item() == pytest.approx(2.9)
+    stepper = Stepper(NET, (Descend(("a",), quadratic("a")),), training(**chosen), mapped=True)
+    other: Parts = {"a": {"w": torch.tensor(0.2)}}
+    both, _ = stepper(State(stack([parts, other]), {}), stack([batch(0)] * 2), torch.zeros(2, dtype=torch.int64), None)
+    assert both.parts["a"]["w"].tolist() == pytest.approx([2.9, 0.2 - 0.04])

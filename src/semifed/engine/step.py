@@ -104,8 +104,11 @@ class Stepper:
 
     def _pulled(self, gradients: Sequence[Tensor]) -> Tensor:
         """Where there is any gradient at all: a loss without rows moves nothing, not by weight decay either."""
-        first = 1 if self._mapped else 0
-        return torch.stack([gradient.flatten(first).any(-1) for gradient in gradients]).any(0)
+        return torch.stack([self._flat(gradient).any(-1) for gradient in gradients]).any(0)
+
+    def _flat(self, gradient: Tensor) -> Tensor:
+        """All numbers of a client along the last axis, also where a parameter is a single number."""
+        return gradient.reshape(*gradient.shape[: int(self._mapped)], -1)
 
     def _update(
         self, values: Tensors, gradients: Tensors, momentum: Tensors | None, rate: Tensor
@@ -128,8 +131,7 @@ class Stepper:
         return _descended(values, gradients, rate), []
 
     def _clip(self, gradients: Tensors, largest: float) -> Tensors:
-        first = 1 if self._mapped else 0
-        square = sum((gradient.flatten(first).square().sum(-1) for gradient in gradients), torch.zeros(()))
+        square = sum((self._flat(gradient).square().sum(-1) for gradient in gradients), torch.zeros(()))
         scale = (largest / (square.sqrt() + 1e-6)).clamp(max=1)
         return [gradient * expand_as(scale, gradient) for gradient in gradients]
 
