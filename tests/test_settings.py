@@ -41,6 +41,7 @@ def test_values_are_made_what_the_field_says() -> None:
     assert made == Sample(share=0.25, most=3.0, names=("x", "y"), inner=Inner(2))
     assert isinstance(made.most, float)
     assert Sample(limit=None).limit is None
+    assert build(Sample, {"limit": "none"}).limit is None
     assert hash(made) == hash(Sample(share=0.25, most=3.0, names=("x", "y"), inner=Inner(2)))
 
 

@@ -75,9 +75,11 @@ def conform(value: Any, hint: Any, place: str) -> Any:
             raise SettingError(f"{place}: {value!r} is unknown; {nearest(str(value), arguments)}")
         return value
     if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in arguments:
+        inner = next(argument for argument in arguments if argument is not type(None))
+        # TOML has no word for nothing; without one a number that a file sets could not be taken back.
+        if type(None) in arguments and (value is None or (value == "none" and inner in (int, float))):
             return None
-        return conform(value, next(argument for argument in arguments if argument is not type(None)), place)
+        return conform(value, inner, place)
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise SettingError(f"{place}: expected a list, not {value!r}")
