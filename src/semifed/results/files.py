@@ -48,9 +48,14 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def write_tensors(path: Path, tensors: Params, facts: Mapping[str, str]) -> None:
-    """Write tensors and facts about them, with a checksum of both."""
+    """Write tensors and facts about them, with a checksum of both.
+
+    The order of the names is a fact too, since the format has its own: sums over a net's parameters, such as
+    the norm of a gradient, are the same to the last bit only in the same order.
+    """
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    write_whole(path, safetensors.torch.save(own, {**facts, "sha256": _seal(own, facts)}))
+    all_facts = {**facts, "names": json.dumps(list(own))}
+    write_whole(path, safetensors.torch.save(own, {**all_facts, "sha256": _seal(own, all_facts)}))
 
 
 def _seal(tensors: Params, facts: Mapping[str, str]) -> str:
@@ -74,11 +79,12 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             facts = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+            names = json.loads(facts.get("names", "[]"))
+            tensors = {name: file.get_tensor(name).clone() for name in names}  # in memory of its own, not the file's
     except FileNotFoundError:
         raise RunError(f"{path}: there is no such file") from None
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise RunError(f"{path}: is damaged ({str(error).splitlines()[0]})") from None
     if facts.pop("sha256", None) != _seal(tensors, facts):
         raise RunError(f"{path}: is damaged (its checksum does not fit)")
-    return tensors, facts
+    return tensors, {name: fact for name, fact in facts.items() if name != "names"}
