@@ -24,8 +24,7 @@ from semifed.engine.assemble import Assembly, assemble
 from semifed.engine.local import Clients, Outcome, Task, Workshop
 from semifed.errors import RunError, SettingError
 from semifed.experiment import Experiment
-from semifed.params import Parts, place
-from semifed.params import Parts, tree_map
+from semifed.params import Parts, place, tree_map
 from semifed.payload import pack, unpack
 
 
