@@ -159,6 +159,22 @@ def test_visits_are_counted(small: Make) -> None:
     assert progress.kept == {}
 
 
+def test_the_order_of_samples_depends_on_seed_round_and_client_alone(small: Make) -> None:
+    experiment = small(method="fedprox")
+
+    def order(made: Experiment, round: int = 0, client: int = 0) -> list[int]:
+        assembly = prepare(made)
+        role = Role((), assembly.experiment.method.reads(), assembly.experiment.client)
+        places: list[int] = assembly.workshop._plan(role, round, client).pools["labelled"].place.flatten().tolist()
+        return places
+
+    first = order(experiment)
+    assert order(small("train.clients_per_round=2", "engine.chunk=1", "engine.mode=single", "client.lr=1.0")) == first
+    assert order(experiment, round=1) != first
+    assert order(experiment, client=1) != first
+    assert order(experiment.replace("seed=1")) != first
+
+
 def test_streaming_reads_the_arrival_of_the_round(small: Make) -> None:
     assembly = prepare(
         small("train.rounds=30", scenario={"clients": 4, "gamma": 0.2, "arrivals": 3, "rounds_per_arrival": 2})
