@@ -12,9 +12,9 @@ from semifed.methods import averaging, neighbours
 from semifed.methods.base import Cohort, Visit
 from semifed.methods.fedmatch import FedMatch
 from semifed.methods.fedmix import FedMix
-from semifed.methods.fedsiam import FedSiamD, FedSiamMT, FedSiamPi
-from semifed.methods.losses import kl, normalise_rows, vote
-from semifed.methods.schedules import growing_decay, own_epochs, own_steps, ramp_up
+from semifed.methods.fedsiam import FedSiamD, FedSiamMT
+from semifed.methods.losses import distance, kl, normalise_rows, vote
+from semifed.methods.schedules import full_speed, growing_decay, own_epochs, own_steps, ramp_up, slow_down
 from semifed.methods.selection import NEVER, boundary, divergence, linear, rectangle, remember
 from semifed.methods.semifl import SemiFL, beta_quantile
 from semifed.methods.sparsity import moved, thinned
@@ -126,9 +126,9 @@ def test_first_rounds_send_the_target_alone_and_it_equals_the_online_net(two: Ne
 
 def test_squared_distance_is_divided_by_the_classes_and_kl_is_not() -> None:
     logits, aim = torch.log(torch.tensor([[0.5, 0.5]])), torch.tensor([[0.75, 0.25]])
-    assert float(FedSiamPi().apart(logits, aim)) == pytest.approx((0.0625 + 0.0625) / 2)
+    assert float(distance("mse", aim, logits)) == pytest.approx((0.0625 + 0.0625) / 2)
     expected = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
-    assert float(FedSiamPi(distance="kl").apart(logits, aim)) == pytest.approx(expected, abs=1e-6)
+    assert float(distance("kl", aim, logits)) == pytest.approx(expected, abs=1e-6)
     assert float(kl(torch.tensor([[1.0, 0.0]]), logits)) == pytest.approx(math.log(2), abs=1e-6)
 
 
@@ -180,14 +180,10 @@ def test_helpers_are_the_best_or_the_nearest(two: Net) -> None:
     assert not any(flag.any() for flag in neighbours.choose(few, 5, 2, wanted=True).sent.values())
 
 
-def test_plateau_divides_the_pace_by_three(two: Net) -> None:
-    method = FedMatch(patience=2)
-    merged = {"sigma": weights([0.0, 0.0], [0.0, 0.0]), "psi": {}}
-    looked_at = cohort((0,), validation=(torch.ones(1, 1, 1, 2), torch.tensor([0])))
-    plateau = method.init(two, 0)["plateau"]
-    paces = []
+def test_plateau_divides_the_pace_by_three() -> None:
+    plateau, paces = full_speed(), []
     for _ in range(4):
-        plateau = method.watch_loss(two, merged, plateau, looked_at)
+        plateau = slow_down(plateau, torch.tensor(0.7), patience=2)
         paces.append(float(plateau["pace"]))
     assert paces == pytest.approx([1, 1, 1 / 3, 1 / 3])
 

@@ -1,6 +1,7 @@
 """Write the generated pages of docs/: methods, settings and commands, straight from the code."""
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +51,30 @@ def settings_page() -> str:
 
 
 def methods_page() -> str:
-    """Every method with what it exchanges and its options."""
-    lines = [NOTE, "# Methods", ""]
+    """The list of methods, each with a card of its own."""
+    lines = [NOTE, "# Methods", "", "| name | labels at | |", "|---|---|---|"]
     for name, method in METHODS.items():
-        exchange = [f"{way}: {', '.join(getattr(method, way)) or 'nothing'}" for way in ("down", "up", "keeps")]
-        lines += [
-            f"## {name}",
-            "",
-            method.title,
-            "",
-            f"Labels at: {', '.join(method.labels)}. {'; '.join(exchange)}.",
-            "",
-        ]
-        lines += [*option_rows(method), ""]
+        lines.append(f"| [{name}](../methods/{name}.md) | {', '.join(method.labels)} | {method.title} |")
+    return "\n".join(lines) + "\n"
+
+
+def card(name: str) -> str:
+    """A method's card: its algorithm, what it exchanges and reveals, its options, and our choices."""
+    method = METHODS[name]
+    text = inspect.getdoc(inspect.getmodule(method)) or ""
+    algorithm, _, choices = text.partition("Differs from the authors' code:")
+    ways = {"goes down": method.down, "comes up": method.up, "is kept at the client": method.keeps}
+    lines = [NOTE, f"# {name}", "", f"{method.title}. {(method.__doc__ or '').strip()}", ""]
+    lines += ["## The algorithm", "", "```", algorithm.strip(), "```", ""]
+    lines += ["## What is exchanged", "", "| | |", "|---|---|"]
+    lines += [f"| {way} | {', '.join(parts) or 'nothing'} |" for way, parts in ways.items()]
+    lines += ["", f"What leaves a client, and what it could reveal: {method.leaves}", ""]
+    lines += [f"Labels may be at: {', '.join(method.labels)}.", ""]
+    lines += ["## Options", "", *option_rows(method), ""]
+    lines += ["## Our choices against the authors' code", "", choices.strip()[:1].upper() + choices.strip()[1:], ""]
+    extra = DOCS / "methods" / "notes" / f"{name}.md"
+    if extra.exists():
+        lines += ["## What we measured", "", extra.read_text(encoding="utf-8").strip(), ""]
     return "\n".join(lines)
 
 
@@ -81,14 +93,17 @@ def commands_page() -> str:
     return "\n".join(lines)
 
 
-PAGES = {"settings.md": settings_page, "methods.md": methods_page, "commands.md": commands_page}
+def pages() -> dict[Path, str]:
+    """Every generated page with its content."""
+    reference = {"settings.md": settings_page(), "methods.md": methods_page(), "commands.md": commands_page()}
+    cards = {DOCS / "methods" / f"{name}.md": card(name) for name in METHODS}
+    return {DOCS / "reference" / name: text for name, text in reference.items()} | cards
 
 
 def main() -> None:
-    folder = DOCS / "reference"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, page in PAGES.items():
-        (folder / name).write_text(page(), encoding="utf-8")
+    for path, text in pages().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

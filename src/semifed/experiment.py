@@ -83,6 +83,11 @@ class Experiment:
                 f"train.clients_per_round: {self.train.clients_per_round} clients a round are more than the "
                 f"{self.scenario.clients} of scenario.clients; lower one or raise the other"
             )
+        if self.method.needs_validation() and not self.scenario.validation:
+            raise SettingError(
+                f"scenario.validation: {method_name(type(self.method))} judges clients on images that the server holds "
+                "out; set it, e.g. 500 (for fedmatch, or method.reliability=false and method.choice=embedding)"
+            )
         if self.scenario.labels not in self.method.labels:
             fitting = " or ".join(f'"{where}"' for where in self.method.labels)
             raise SettingError(

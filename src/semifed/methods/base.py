@@ -68,6 +68,11 @@ class Method(Settings):
     table: ClassVar[str] = "method"
     title: ClassVar[str] = ""
     """One line for lists: what it is and where it comes from."""
+    leaves: ClassVar[str] = (
+        "The trained parameters. From the last layer's change the classes a client holds can be guessed, and from "
+        "a change after few steps even single images; the number of samples read is sent with it."
+    )
+    """What leaves a client, and what it could reveal."""
     labels: ClassVar[tuple[str, ...]] = ("client", "server")
     """Where labels may be for this method to make sense."""
     down: ClassVar[tuple[str, ...]] = ("net",)
@@ -84,6 +89,10 @@ class Method(Settings):
     """The server trains after it has merged, not before it sends."""
 
     weighting: averaging.Weighting = option("examples", "how much a client weighs in the mean")
+
+    def needs_validation(self) -> bool:
+        """Whether the server must hold out images with labels for this method."""
+        return False
 
     def reads(self) -> dict[str, Pool]:
         """What a client reads in a step; the first pool that it holds sets the length of an epoch."""

@@ -39,6 +39,10 @@ class FedCon(Method):
     """Contrast between views at the clients, classification at the server."""
 
     title: ClassVar[str] = "FedCon: shared backbone, head at the server, projector at the client (Long et al. 2021)"
+    leaves: ClassVar[str] = (
+        "The backbone, trained without labels; no head or class output leaves a client. Images may be guessed from "
+        "its change after few steps."
+    )
     labels: ClassVar[tuple[str, ...]] = ("server",)
     down: ClassVar[tuple[str, ...]] = ("backbone",)
     up: ClassVar[tuple[str, ...]] = ("backbone",)

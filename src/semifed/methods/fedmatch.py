@@ -31,6 +31,7 @@ from semifed.batch import Batch, Clock, Pool
 from semifed.methods import averaging, neighbours
 from semifed.methods.base import Cohort, Descend, Method, Move, Terms, Visit
 from semifed.methods.losses import cross_entropy, kl, masked_mean, vote
+from semifed.methods.schedules import full_speed, slow_down
 from semifed.methods.sparsity import moved, thinned, zeros
 from semifed.nets.net import Net, Pass
 from semifed.params import Params, Parts, add, at, sq_dist, stack
@@ -43,6 +44,10 @@ class FedMatch(Method):
     """Disjoint learning of sigma and psi, with helpers."""
 
     title: ClassVar[str] = "FedMatch: sigma + psi, helpers, agreement, sparse exchange (Jeong et al. 2020)"
+    leaves: ClassVar[str] = (
+        "Changes of sigma and psi; and psi of one client reaches others as a helper, so a client sees what "
+        "single other clients have learned, not only a mean."
+    )
     down: ClassVar[tuple[str, ...]] = ("sigma", "psi", "helpers", "plateau")
     up: ClassVar[tuple[str, ...]] = ("sigma", "psi")
 
@@ -60,11 +65,13 @@ class FedMatch(Method):
     delta: float = option(5e-5, "an entry that moved less is not sent", least=0)
     patience: int = option(3, "rounds without a better validation loss until the learning rate falls", least=1)
 
+    def needs_validation(self) -> bool:
+        return self.reliability or (self.choice == "accuracy" and self.count > 0)
+
     def init(self, net: Net, key: int) -> Parts:
         sigma = net.init(key)
         psi = {name: 0.2 * value for name, value in net.weights(sigma).items()}
-        plateau = {"pace": torch.tensor(1.0), "best": torch.tensor(torch.inf), "waited": torch.tensor(0)}
-        return {"sigma": sigma, "psi": psi, "plateau": plateau, "memory": neighbours.empty(psi, self.count)}
+        return {"sigma": sigma, "psi": psi, "plateau": full_speed(), "memory": neighbours.empty(psi, self.count)}
 
     def reads(self) -> dict[str, Pool]:
         return {
@@ -140,19 +147,12 @@ class FedMatch(Method):
         weights = scores / scores.sum() if self.reliability else averaging.weights(cohort, self.weighting)
         merged = {"sigma": averaging.mean(sigma, weights), "psi": averaging.mean(psi, weights)}
         memory = neighbours.remember(net, self.choice, server["memory"], models, psi, cohort, scores, self.count)
-        plateau = self.watch_loss(net, merged, server["plateau"], cohort)
+        plateau = server["plateau"]
+        if cohort.validation is not None:
+            images, labels = cohort.validation
+            loss = F.cross_entropy(net.evaluate(add(merged["sigma"], merged["psi"]), images), labels)
+            plateau = slow_down(plateau, loss, self.patience)
         return {**merged, "plateau": plateau, "memory": memory}
-
-    def watch_loss(self, net: Net, merged: Parts, plateau: Params, cohort: Cohort) -> Params:
-        """Divide the pace by 3 after `patience` rounds without a better loss on the validation set."""
-        if cohort.validation is None:
-            return plateau
-        images, labels = cohort.validation
-        loss = F.cross_entropy(net.evaluate(add(merged["sigma"], merged["psi"]), images), labels)
-        waited = torch.where(loss < plateau["best"], 0, plateau["waited"] + 1)
-        tired = waited >= self.patience
-        pace = torch.where(tired, plateau["pace"] / 3, plateau["pace"])
-        return {"pace": pace, "best": torch.minimum(loss, plateau["best"]), "waited": torch.where(tired, 0, waited)}
 
     def models(self, server: Parts) -> dict[str, Params]:
         return {"global": add(server["sigma"], thinned(server["psi"], self.sparse))}

@@ -29,11 +29,11 @@ from torch import Tensor
 from semifed.batch import Batch, Clock, Pool
 from semifed.methods import averaging
 from semifed.methods.base import Cohort, Descend, Follow, Method, Move, Terms
-from semifed.methods.losses import cross_entropy, kl, masked_mean
+from semifed.methods.losses import cross_entropy, distance, masked_mean
 from semifed.methods.schedules import growing_decay, own_epochs, own_steps, ramp_up
 from semifed.methods.selection import NEVER, boundary, divergence, linear, rectangle, remember
 from semifed.nets.net import Net, Pass
-from semifed.params import Params, Parts, layer, pick
+from semifed.params import Params, Parts, layer
 from semifed.payload import Partial
 from semifed.settings import option
 
@@ -71,17 +71,11 @@ class FedSiamPi(Method):
         beta = self.weight * ramp_up(own_epochs(batch.clock), self.ramp)
         return {
             "cross_entropy": cross_entropy(logits, rows.y, rows.labelled),
-            "consistency": beta * masked_mean(self.apart(logits, aim), rows.real),
+            "consistency": beta * masked_mean(distance(self.distance, aim, logits), rows.real),
         }
 
-    def apart(self, logits: Tensor, aim: Tensor) -> Tensor:
-        """Distance of each row's prediction from its aim."""
-        if self.distance == "mse":
-            return (logits.softmax(-1) - aim).square().mean(-1)
-        return kl(aim, logits)
-
     def models(self, server: Parts) -> dict[str, Params]:
-        return pick(server, self.down)
+        return {name: server[name] for name in ("online", "target") if name in server}
 
 
 @dataclass(frozen=True)
@@ -114,6 +108,7 @@ class FedSiamMT(FedSiamPi):
 class FedSiamD(FedSiamMT):
     """Of the online net only the layers that diverge most from the target are sent."""
 
+    leaves: ClassVar[str] = "The target net, some online layers, and how much the client's data pull at each layer."
     title: ClassVar[str] = "FedSiam-D: of the online net only diverging layers are sent (Long et al. 2020)"
     down: ClassVar[tuple[str, ...]] = ("online", "target", "boundary")
     up: ClassVar[tuple[str, ...]] = ("online", "target", "divergence")
@@ -154,6 +149,3 @@ class FedSiamD(FedSiamMT):
         if self.curve == "linear":
             return linear(r, rounds, 1 - self.mu, self.phi)
         return rectangle(r, rounds, 1 - self.mu, self.phi, self.end)
-
-    def models(self, server: Parts) -> dict[str, Params]:
-        return pick(server, ("online", "target"))

@@ -22,6 +22,7 @@ from semifed.params import Params, Parts
 class Local(Method):
     """A client's own training without anybody else."""
 
+    leaves: ClassVar[str] = "Nothing."
     labels: ClassVar[tuple[str, ...]] = ("client",)
     down: ClassVar[tuple[str, ...]] = ()
     up: ClassVar[tuple[str, ...]] = ()

@@ -1,6 +1,7 @@
 """Loss terms over the rows of a step; every mean is over the rows a mask names, and 0 where it names none."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,11 @@ def cross_entropy(logits: Tensor, y: Tensor, mask: Tensor) -> Tensor:
 def kl(aim: Tensor, logits: Tensor) -> Tensor:
     """KL(aim || prediction) of each row."""
     return (aim * (aim.clamp(min=1e-12).log() - logits.log_softmax(-1))).sum(-1)
+
+
+def distance(kind: Literal["mse", "kl"], aim: Tensor, logits: Tensor) -> Tensor:
+    """How far each row's prediction is from its aim: the squared distance over the number of classes, or KL."""
+    return (logits.softmax(-1) - aim).square().mean(-1) if kind == "mse" else kl(aim, logits)
 
 
 def vote(own: Tensor, others: Sequence[Tensor], counted: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from semifed.batch import Clock
+from semifed.params import Params
 
 
 def own_epochs(clock: Clock) -> Tensor:
@@ -25,3 +26,16 @@ def ramp_up(time: Tensor, length: float) -> Tensor:
 def growing_decay(time: Tensor, cap: float) -> Tensor:
     """The decay of a moving average that at first forgets quickly: 1 - 1 / (time + 1), up to a cap."""
     return (1 - 1 / (time + 1)).clamp(max=cap)
+
+
+def full_speed() -> Params:
+    """What is known of the validation loss before the first round."""
+    return {"pace": torch.tensor(1.0), "best": torch.tensor(torch.finfo().max), "waited": torch.tensor(0)}
+
+
+def slow_down(plateau: Params, loss: Tensor, patience: int) -> Params:
+    """Divide the pace of learning by 3 after `patience` rounds without a better loss."""
+    waited = torch.where(loss < plateau["best"], 0, plateau["waited"] + 1)
+    tired = waited >= patience
+    pace = torch.where(tired, plateau["pace"] / 3, plateau["pace"])
+    return {"pace": pace, "best": torch.minimum(loss, plateau["best"]), "waited": torch.where(tired, 0, waited)}
