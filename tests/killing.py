@@ -1,17 +1,21 @@
-"""Kills a run exactly between two file operations, for every one of them; see test_resume.
+"""Kills a run in forked children, again and again, and sees whether it still ends as the unbroken run; for test_resume.
 
-    python killing.py FOLDER STRIDE
+    python killing.py FOLDER STRIDE KILLS
 
-Children are forked from this process, which has everything imported and warm, so a kill costs a fraction of a
-second. A child ends with os._exit, which no `finally` sees, before its n-th operation; before an fsync the file
-also loses its last bytes, as it may on a kill while it is written. Then the run is resumed, killed once more on
-the way, and resumed again. What does not end as the unbroken run is printed.
+First at every STRIDE-th file operation: a child ends with os._exit, which no `finally` sees, before its n-th
+operation, and before an fsync the file also loses its last bytes, as it may when a kill comes while it is written.
+The run is resumed, killed once more on the way, and resumed again. Then with kill -9 at KILLS random moments, in
+a run whose writing is slowed down. Forked from one process that has everything imported and warm, a kill costs a
+fraction of a second. Only what does not end well is printed.
 """
 
 import contextlib
 import os
+import random
+import signal
 import stat
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,13 +54,15 @@ def _die_before(number: int, folder: Path) -> None:
     mock.patch.object(os, "fsync", fsync).start()
 
 
-def _in_child(task: Callable[[], Any]) -> int:
-    """The exit code of a task in a forked process."""
+def _fork(folder: Path, before: Callable[[], None]) -> int:
+    """A child that begins a run or goes on with it, as a person would; its id."""
     child = os.fork()
     if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return child
     try:
-        task()
+        resume = folder.exists()
+        before()
+        run(EXPERIMENT, folder, resume=resume)
     except BaseException as error:
         sys.stdout.write(f"{type(error).__name__}: {error}\n")
         sys.stdout.flush()
@@ -64,16 +70,22 @@ def _in_child(task: Callable[[], Any]) -> int:
     os._exit(0)
 
 
+def _wait(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def _run(folder: Path, die_before: int = 0) -> int:
-    """Begin a run or go on with it, as a person would; the exit code."""
+    return _wait(_fork(folder, lambda: _die_before(die_before, folder) if die_before else None))
 
-    def task() -> None:
-        resume = folder.exists()
-        if die_before:
-            _die_before(die_before, folder)
-        run(EXPERIMENT, folder, resume=resume)
 
-    return _in_child(task)
+def _write_slowly() -> None:
+    sync = os.fsync
+
+    def slowly(handle: Any) -> None:
+        sync(handle)
+        time.sleep(0.01)
+
+    mock.patch.object(os, "fsync", slowly).start()
 
 
 def _ends_well(folder: Path, wanted: tuple[Any, Any]) -> bool:
@@ -83,24 +95,40 @@ def _ends_well(folder: Path, wanted: tuple[Any, Any]) -> bool:
     return False
 
 
-def main(base: Path, stride: int) -> None:
-    """Every `stride`-th operation, until a run has no more."""
-    unbroken = base / "unbroken"
-    run(EXPERIMENT, unbroken)
-    wanted = rows_in(unbroken), summary_in(unbroken)["model"]
+def kill_at_every_operation(base: Path, stride: int, wanted: Any) -> None:
+    """Until a run has no more operations."""
     number = 1
-    while True:
-        folder = base / str(number)
-        first = _run(folder, number)
-        if first == 0:
-            break
+    while (first := _run(folder := base / str(number), number)) != 0:
         second = _run(folder, number * 7 % 30 + 1)
         last = _run(folder) if second == _KILLED else second
         if (first, last) != (_KILLED, 0) or not _ends_well(folder, wanted):
             sys.stdout.write(f"killed before operation {number}: {first} {second} {last}\n")
         number += stride
-    sys.stdout.write(f"done {number}\n")
+
+
+def kill_at_random(base: Path, kills: int, wanted: Any) -> None:
+    """So many times; a run that is done before its kill comes makes room for another."""
+    chance, number, done = random.Random(kills), 0, 0
+    while done < kills:
+        folder = base / f"random-{number}"
+        child = _fork(folder, _write_slowly)
+        time.sleep(chance.uniform(0, 0.4))
+        os.kill(child, signal.SIGKILL)
+        killed = _wait(child) == -signal.SIGKILL
+        done += killed
+        if not killed or done == kills:
+            if _run(folder) != 0 or not _ends_well(folder, wanted):
+                sys.stdout.write(f"{folder} does not end as the unbroken run\n")
+            number += 1
+
+
+def main(base: Path, stride: int, kills: int) -> None:
+    """Both, against one unbroken run."""
+    run(EXPERIMENT, base / "unbroken")
+    wanted = rows_in(base / "unbroken"), summary_in(base / "unbroken")["model"]
+    kill_at_every_operation(base, stride, wanted)
+    kill_at_random(base, kills, wanted)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,4 +1,7 @@
-"""Runs from Python: the record, repeatability, and what happens when something goes wrong on the way."""
+"""Runs from Python: the record, repeatability, and what happens when something goes wrong on the way.
+
+That one worker and two give the same is asked in test_resume, together with their death.
+"""
 
 import dataclasses
 import errno
@@ -25,7 +28,7 @@ from semifed.results.files import digest
 from semifed.results.folder import RunFolder
 from semifed.results.record import Record, Row
 from semifed.run import Event
-from toys import TINY, call, contents, plain, rows_in, summary_in, worker_processes
+from toys import TINY, call, contents, plain, rows_in, summary_in
 
 
 def _tiny(*assignments: str) -> Experiment:
@@ -60,16 +63,6 @@ def test_the_folder_holds_the_same_as_the_record(whole: Record, tmp_path: Path) 
 def test_36_the_same_seed_gives_the_same_run_and_another_seed_another(whole: Record) -> None:
     assert _same(run(_tiny()), whole)
     assert not _same(run(_tiny("seed=1")), whole)
-
-
-def test_36_two_workers_give_what_one_gives_and_leave_no_process(whole: Record) -> None:
-    threads = []
-    record = run(_tiny("engine.workers=2"), watch=lambda _: threads.append(torch.get_num_threads()))
-    assert _same(record, whole)
-    assert set(threads) == {1}
-    assert not [
-        one for one in psutil.Process().children(recursive=True) if "resource_tracker" not in str(one.cmdline())
-    ]
 
 
 class _Backwards:
@@ -242,17 +235,6 @@ def test_a_run_that_is_stopped_while_it_prepares_leaves_nothing(
 
 
 # workers
-
-
-def test_workers_that_die_are_told_and_the_run_goes_on(whole: Record, tmp_path: Path) -> None:
-    def kill(event: Event) -> None:
-        for process in worker_processes(psutil.Process()) if len(event.rows) == 2 else ():
-            process.kill()
-
-    with pytest.raises(RunError, match="a worker process died: out of memory"):
-        run(_tiny("engine.workers=2"), tmp_path / "run", watch=kill)
-    assert summary_in(tmp_path / "run")["status"] == "failed"
-    assert _same(run(_tiny(), tmp_path / "run", resume=True), whole)
 
 
 def test_what_cannot_be_sent_to_a_worker_is_refused() -> None:

@@ -14,7 +14,7 @@ from semifed.commands.check import check
 from semifed.commands.listing import listing
 from semifed.commands.run import run
 from semifed.commands.split import split
-from semifed.errors import SemifedError
+from semifed.errors import SemifedError, StoppedError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -54,7 +54,7 @@ def _guarded(command: Callable[[], Any], debug: bool) -> int:
         return error.exit_code
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (Exception, KeyboardInterrupt) as error:
+    except Exception as error:
         if debug:
             traceback.print_exc()
         message, code = _explain(error)
@@ -63,13 +63,13 @@ def _guarded(command: Callable[[], Any], debug: bool) -> int:
     return 0
 
 
-def _explain(error: BaseException) -> tuple[str, int]:
+def _explain(error: Exception) -> tuple[str, int]:
     """What to say of an error in one line, and the exit code."""
     match error:
-        case KeyboardInterrupt():
-            message, code = "; ".join(["stopped", *filter(None, map(str, error.args))]), 130
-        case click.Abort():
-            message, code = "stopped", 130
+        case StoppedError():
+            message, code = str(error), error.exit_code
+        case click.Abort():  # what click makes of Ctrl-C
+            message, code = "stopped", StoppedError.exit_code
         case SemifedError():
             message, code = f"error: {error}", error.exit_code
         case click.UsageError(ctx=click.Context() as context):

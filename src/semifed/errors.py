@@ -23,3 +23,9 @@ class RunError(SemifedError):
     """A run folder that is in use, taken, foreign or damaged."""
 
     exit_code = 4
+
+
+class StoppedError(SemifedError):
+    """A command that was ended with Ctrl-C."""
+
+    exit_code = 130

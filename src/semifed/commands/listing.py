@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from semifed.commands import options
 from semifed.data.scenario import SCENARIOS, ScenarioSettings
@@ -31,11 +32,14 @@ def listing(what: str, as_json: bool) -> None:
         return
     console = Console()
     for name, entry in content.items():
-        console.print(f"[bold]{name}[/bold]  {entry['description']}", highlight=False)
+        console.print(Text.assemble((name, "bold"), f"  {entry['description']}"), soft_wrap=True)
         for option in entry.get("options", []):
-            console.print(
-                f"    {option['name']} = {option['default']}    {option['help']}", highlight=False, markup=False
-            )
+            line = f"    {option['name']} = {_as_in_a_file(option['default'])}    {option['help']}"
+            console.print(Text(line), soft_wrap=True)
+
+
+def _as_in_a_file(default: Any) -> str:
+    return "(not set)" if default is None else json.dumps(default)
 
 
 def _options(kind: type[Any], names: Sequence[str] | None = None) -> list[dict[str, Any]]:

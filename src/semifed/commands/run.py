@@ -12,7 +12,7 @@ from rich.console import Console
 
 from semifed.commands import options
 from semifed.data.scenario import Scenario
-from semifed.errors import RunError, SettingError
+from semifed.errors import RunError, SettingError, StoppedError
 from semifed.experiment import Experiment, method_name
 from semifed.results.folder import is_begun
 from semifed.run import run as run_experiment
@@ -67,7 +67,7 @@ def run(
             watch=watcher,
         )
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_how_to_go_on(folder)) from None
+        raise StoppedError(_how_to_go_on(folder)) from None
     finally:
         watcher.close()
         if out is None:
@@ -109,4 +109,6 @@ def _claim_folder(experiment: Experiment) -> Path:
 
 
 def _how_to_go_on(folder: Path) -> str:
-    return f"go on with: semifed run --out {shlex.quote(str(folder))} --resume" if is_begun(folder) else ""
+    if not is_begun(folder):
+        return "stopped before the run had begun"
+    return f"stopped; go on with: semifed run --out {shlex.quote(str(folder))} --resume"

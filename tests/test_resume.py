@@ -1,0 +1,235 @@
+"""Stopped, killed and gone on with: the same rows and the same model as a run that was never disturbed (10, 64)."""
+
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from semifed import Experiment, Record, run
+from semifed.errors import RunError
+from semifed.results.folder import RunFolder
+from semifed.run import Event
+from toys import (
+    TINY,
+    Said,
+    call,
+    end,
+    environment,
+    plain,
+    rows_in,
+    start,
+    stop_after,
+    summary_in,
+    tiny,
+    worker_processes,
+)
+
+
+def _tiny(*assignments: str) -> Experiment:
+    return Experiment.read(None, [*TINY, *assignments])
+
+
+def _ended_as(record: Record, folder: Path) -> bool:
+    return rows_in(folder) == plain(record.rows) and summary_in(folder)["model"] == record.summary["model"]
+
+
+VARIANTS = {
+    "plain": (),
+    "rare checkpoints": ("train.checkpoint_every=3",),
+    "kept state": ("method=toys:Keeper",),
+    "kept state, rare checkpoints, rare tests": (
+        "method=toys:Keeper",
+        "train.checkpoint_every=3",
+        "train.evaluate_every=2",
+    ),
+    "labels at the server": ("scenario.labels=server", "method=fedavg+"),
+    "unlabelled data that arrive": ("method=fedsiam-mt", "scenario.arrivals=2", "scenario.rounds_per_arrival=2"),
+    "sums over all parameters": ("net.norm=batch", "client.clip=0.1", "engine.mode=single", "method=fedprox"),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_64_stopped_twice_and_gone_on_with(variant: str, tmp_path: Path) -> None:
+    experiment, folder = _tiny(*VARIANTS[variant]), tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, folder, watch=stop_after(1))
+    heard: list[int] = []
+
+    def stop_later(event: Event) -> None:
+        heard.append(len(event.rows))
+        if len(event.rows) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, folder, resume=True, watch=stop_later)
+    assert heard == [1, 2, 3], "a stop keeps what is done, also between two checkpoints"
+    unbroken = run(experiment)
+    resumed = run(out=folder, resume=True)
+    assert plain(resumed.rows) == plain(unbroken.rows)
+    assert resumed.summary["model"] == unbroken.summary["model"]
+    assert _ended_as(unbroken, folder)
+
+
+def test_64_with_workers_that_die(tmp_path: Path) -> None:
+    """Two workers, killed; two new ones: the numbers are those of one process that was never disturbed (36)."""
+    experiment, folder = _tiny("engine.workers=2", "method=toys:Keeper"), tmp_path / "run"
+
+    def kill(event: Event) -> None:
+        for process in worker_processes(psutil.Process()) if len(event.rows) == 2 else ():
+            process.kill()
+
+    with pytest.raises(RunError, match="a worker process died: out of memory"):
+        run(experiment, folder, watch=kill)
+    assert summary_in(folder)["status"] == "failed"
+    run(experiment, folder, resume=True)
+    assert not worker_processes(psutil.Process())
+    assert _ended_as(run(_tiny("method=toys:Keeper")), folder)
+
+
+def _kill_in_forks(folder: Path, stride: int, kills: int) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("killing.py")), str(folder), str(stride), str(kills)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment())
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_killed_between_file_operations_and_at_random_moments(tmp_path: Path) -> None:
+    _kill_in_forks(tmp_path, stride=5, kills=3)
+
+
+@pytest.mark.slow
+def test_killed_at_every_file_operation_and_at_many_moments(tmp_path: Path) -> None:
+    _kill_in_forks(tmp_path, stride=1, kills=40)
+
+
+def _wait_for_rows(folder: Path, count: int, process: "subprocess.Popen[str]", seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < deadline:
+        if (folder / "rounds.jsonl").exists() and len((folder / "rounds.jsonl").read_bytes().splitlines()) >= count:
+            return
+        time.sleep(0.005)
+    pytest.fail(f"the run did not get to round {count}: {process.poll()}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("engine.workers=2", "method=toys:Keeper")])
+def test_killed_twenty_times_as_a_command(more: tuple[str, ...], tmp_path: Path) -> None:
+    """Real processes, killed at random moments from their start on; then once to the end."""
+    folder, chance = tmp_path / "run", random.Random(20)
+    words = tiny(folder, "train.rounds=150", *more)
+    for _ in range(20):
+        process = start(*words, *(["--resume"] if folder.exists() else []))
+        began = time.monotonic()
+        while process.poll() is None and not (folder / ".lock").exists() and time.monotonic() < began + 60:
+            time.sleep(0.01)
+        if chance.random() < 0.8:  # most of them while it trains, some while it starts
+            time.sleep(chance.uniform(0, 4))
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert call(*words, "--resume", "--quiet").code == 0
+    assert _ended_as(run(_tiny("train.rounds=150", *(word for word in more if "workers" not in word))), folder)
+
+
+def _gone(processes: list[psutil.Process], seconds: float = 20) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    return not alive
+
+
+def _workers_of(process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    found = worker_processes(psutil.Process(process.pid))
+    assert len(found) == 2
+    return found
+
+
+def test_10_ctrl_c_stops_a_run_and_its_workers(tmp_path: Path) -> None:
+    folder = tmp_path / "my run"
+    process = start(*tiny(folder, "train.rounds=60", "engine.workers=2"))
+    _wait_for_rows(folder, 2, process)
+    workers = _workers_of(process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the command
+    said = end(process)
+    assert said.code == 130
+    assert said.out == ""
+    *rounds, last = said.err.splitlines()
+    assert last == f"semifed: stopped; go on with: semifed run --out {shlex.quote(str(folder))} --resume"
+    assert all(line.startswith("round ") for line in rounds), said.err
+    assert _gone(workers)
+    summary = summary_in(folder)
+    assert summary["status"] == "stopped"
+    assert summary["rounds"] == len(rows_in(folder)) >= 2
+    assert call("run", "--out", str(folder), "--resume", "--set", "engine.workers=1").code == 0
+    assert _ended_as(run(_tiny("train.rounds=60")), folder)
+
+
+@pytest.mark.slow
+def test_10_ctrl_c_while_workers_start_is_as_quiet(tmp_path: Path) -> None:
+    for delay in (0.0, 0.3, 1.0):
+        folder = tmp_path / str(delay)
+        process = start(*tiny(folder, "engine.workers=2"))
+        while process.poll() is None and not worker_processes(psutil.Process(process.pid)):
+            time.sleep(0.01)
+        workers = worker_processes(psutil.Process(process.pid))
+        time.sleep(delay)
+        os.killpg(process.pid, signal.SIGINT)
+        said = end(process)
+        assert said.code == 130
+        assert said.line.startswith("semifed: stopped; go on with: ")
+        assert _gone(workers)
+        assert summary_in(folder)["status"] == "stopped"
+
+
+@pytest.mark.slow
+def test_workers_end_when_their_run_is_killed(tmp_path: Path) -> None:
+    process = start(*tiny(tmp_path / "run", "train.rounds=2000", "engine.workers=2"))
+    _wait_for_rows(tmp_path / "run", 1, process)
+    workers = _workers_of(process)
+    process.kill()
+    process.communicate()
+    assert _gone(workers)
+
+
+def _press(*delays: float) -> None:
+    """Ctrl-C after each of these delays, from outside the thread that runs."""
+
+    def press() -> None:
+        for delay in delays:
+            time.sleep(delay)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+
+
+def test_10_a_second_ctrl_c_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one stops the run, whose last words take too long here; the second one does not wait for them."""
+    ending = threading.Event()
+
+    def for_ever(*_: object) -> None:
+        ending.set()
+        _press(0.2)
+        time.sleep(60)
+
+    monkeypatch.setattr(RunFolder, "sum_up", for_ever)
+    began = time.monotonic()
+    _press(0.5)
+    said = call(*tiny(tmp_path / "run", "train.rounds=100000", "--quiet"))
+    assert said.code == 130
+    assert time.monotonic() - began < 20
+    assert ending.is_set()
+    monkeypatch.undo()
+    assert call("run", "--out", str(tmp_path / "run"), "--resume", "--override", "--set", "train.rounds=1").code == 0
+
+
+def test_10_ctrl_c_before_anything_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("semifed.engine.assemble.load_data", stop)
+    assert call(*tiny(tmp_path / "run")) == Said(130, "", "semifed: stopped before the run had begun\n")
+    assert not any(tmp_path.iterdir())
