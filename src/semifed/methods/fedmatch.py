@@ -44,10 +44,7 @@ class FedMatch(Method):
     """Disjoint learning of sigma and psi, with helpers."""
 
     title: ClassVar[str] = "FedMatch: sigma + psi, helpers, agreement, sparse exchange (Jeong et al. 2020)"
-    leaves: ClassVar[str] = (
-        "Changes of sigma and psi; and psi of one client reaches others as a helper, so a client sees what "
-        "single other clients have learned, not only a mean."
-    )
+    leaves: ClassVar[str] = "Changes of sigma and psi; as a helper, psi of one client reaches others, not only a mean."
     down: ClassVar[tuple[str, ...]] = ("sigma", "psi", "helpers", "plateau")
     up: ClassVar[tuple[str, ...]] = ("sigma", "psi")
 
@@ -74,10 +71,8 @@ class FedMatch(Method):
         return {"sigma": sigma, "psi": psi, "plateau": full_speed(), "memory": neighbours.empty(psi, self.count)}
 
     def reads(self) -> dict[str, Pool]:
-        return {
-            "unlabelled": Pool("unlabelled", ("clean", "strong")),
-            "labelled": Pool("labelled", ("clean",)),
-        }
+        unlabelled = {"unlabelled": Pool("unlabelled", ("clean", "strong"))}
+        return unlabelled | self.server_reads()
 
     def server_reads(self) -> dict[str, Pool]:
         return {"labelled": Pool("labelled", ("clean",))}
@@ -106,8 +101,7 @@ class FedMatch(Method):
             nets = [add(sigma, at(parts["helpers"].values, place)) for place in range(self.count)]
             theirs = [net.evaluate(other, clean).softmax(-1) for other in nets]
             helped = next(iter(parts["helpers"].sent.values())).float() if nets else logits.new_zeros(())
-            sure, _ = logits.softmax(-1).max(-1)
-            kept = rows.real & (sure >= self.threshold)
+            kept = rows.real & (logits.softmax(-1).amax(-1) >= self.threshold)
             label = vote(logits.softmax(-1), theirs, helped)
         net.note("coverage", masked_mean(kept.float(), rows.real))
         apart = sum((kl(other, logits) for other in theirs), logits.new_zeros(len(rows.y)))
@@ -123,13 +117,9 @@ class FedMatch(Method):
 
     def download(self, server: Parts, visit: Visit) -> Parts:
         now = (visit.round + 1) % self.every == 0
-        psi = server["psi"]
-        return {
-            "sigma": server["sigma"],
-            "psi": Partial(psi, {name: value != 0 for name, value in psi.items()}),
-            "helpers": neighbours.choose(server["memory"], visit.client, self.count, wanted=now),
-            "plateau": server["plateau"],
-        }
+        psi = Partial(server["psi"], {name: value != 0 for name, value in server["psi"].items()})
+        chosen = neighbours.choose(server["memory"], visit.client, self.count, wanted=now)
+        return {"sigma": server["sigma"], "psi": psi, "helpers": chosen, "plateau": server["plateau"]}
 
     def start(self, down: Parts, kept: Parts) -> Parts:
         return {**down, "psi": down["psi"].fill(otherwise=zeros(down["psi"].values))}

@@ -60,8 +60,7 @@ class FedSiamPi(Method):
     def client(self) -> tuple[Move, ...]:
         return (Descend(("online",), self.loss),)
 
-    def server(self) -> tuple[Move, ...]:
-        return self.client()
+    server = client
 
     def loss(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
         rows = batch.rows("images")
