@@ -99,12 +99,10 @@ def _claim_folder(experiment: Experiment) -> Path:
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
-            if not Path("runs").is_dir():
-                raise RunError("runs: is a file; give --out") from None
+            continue
         except OSError as error:
             raise RunError(f"{folder}: cannot be made: {error.strerror}; give --out") from None
-        else:
-            return folder
+        return folder
     raise AssertionError("there is always a next number")
 
 
