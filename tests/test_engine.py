@@ -19,7 +19,7 @@ from semifed.engine.workers import InProcess, Workers, open_clients
 from semifed.errors import DataError, SettingError
 from semifed.experiment import Experiment
 from semifed.nets.net import Net
-from semifed.params import Params
+from semifed.params import Params, flatten
 from semifed.results.evaluate import Examiner
 from semifed.results.files import digest
 from semifed.results.record import Row
@@ -53,13 +53,14 @@ def test_the_same_seed_gives_the_same_run_to_the_last_bit(small: Make) -> None:
 
 
 def test_two_workers_give_the_numbers_of_one_to_the_last_bit(small: Make) -> None:
-    assembly = prepare(small("engine.chunk=3", "engine.workers=2", **NORMED, method="fedprox"))
+    assembly = prepare(small("engine.chunk=3", "engine.workers=2", **NORMED, method="toys:Keeper"))
     clients = open_clients(assembly)
     assert isinstance(clients, Workers)
     rows, progress = play(assembly, clients)
     alone, single = play(assembly, InProcess(assembly.workshop, 3))
     assert rows == alone
-    assert digest(progress.server["net"]) == digest(single.server["net"])
+    assert digest(flatten(progress.state())) == digest(flatten(single.state()))
+    assert len(progress.kept) > 4
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
