@@ -68,10 +68,7 @@ class Method(Settings):
     table: ClassVar[str] = "method"
     title: ClassVar[str] = ""
     """One line for lists: what it is and where it comes from."""
-    leaves: ClassVar[str] = (
-        "The trained parameters. From the last layer's change the classes a client holds can be guessed, and from "
-        "a change after few steps even single images; the number of samples read is sent with it."
-    )
+    leaves: ClassVar[str] = "The trained parameters: classes, and after few steps images, can be guessed from them."
     """What leaves a client, and what it could reveal."""
     labels: ClassVar[tuple[str, ...]] = ("client", "server")
     """Where labels may be for this method to make sense."""
