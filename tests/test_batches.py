@@ -86,6 +86,7 @@ def test_a_batch_larger_than_the_data_is_padded() -> None:
     visit = made(LABELLED, supply(1), batch=50)
     assert visit.steps == 2
     assert visit.pools["labelled"].real.sum(1).tolist() == [1, 1]
+    assert visit.pools["labelled"].place.shape == made(LABELLED, supply(1), batch=10**15).pools["labelled"].place.shape
     batches = stream([visit], LABELLED)
     assert batches.batch(0, 0, 1, torch.tensor([1])).rows("labelled").y.tolist() == [[0]]
 
@@ -115,11 +116,10 @@ def test_the_first_pool_sets_the_epoch_and_the_others_go_round() -> None:
     assert visit.examples == 13
 
 
-def test_a_pool_that_nobody_holds_has_rows_of_padding_and_the_next_leads() -> None:
+def test_a_pool_that_nobody_holds_has_no_rows_and_the_next_leads() -> None:
     visit = made(TWO, supply(0, 7), epochs=2)
     assert visit.steps == 2 * 3
     assert not bool(visit.pools["labelled"].real.any())
-    assert bool((visit.pools["labelled"].y == -1).all())
     assert sorted(read(visit.pools["unlabelled"], slice(0, 3))) == list(range(500, 507))
     other = made(TWO, supply(7), epochs=1)
     assert not bool(other.pools["unlabelled"].real.any())

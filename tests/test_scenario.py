@@ -211,7 +211,7 @@ def test_bad_labels_are_refused(labels: Any, train: int, problem: str) -> None:
         ({"gamma": 0.0}, "scenario.gamma: must be above 0 and at most 1"),
         ({"gamma": 1.01}, "scenario.gamma"),
         ({"gamma": "0.1"}, "scenario.gamma"),
-        ({"clients": 0}, "scenario.clients: must be at least 1, not 0"),
+        ({"clients": 0}, "scenario.clients: must be at least 1 and at most 1000000, not 0"),
         ({"clients": 2.5}, "scenario.clients"),
         ({"clients": True}, "scenario.clients"),
         ({"clients": None}, "scenario.clients"),

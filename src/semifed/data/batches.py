@@ -54,18 +54,17 @@ def plan(pools: Mapping[str, Pool], supply: Supply, training: Training, key: int
     }
     leader = next((name for name, (index, _) in entries.items() if len(index)), None)
     if leader is None:
-        return Plan(
-            {name: _no_rows(0, size) for name, size in sizes.items()}, torch.zeros(0, dtype=torch.int64), 0, key
-        )
-    count, size = len(entries[leader][0]), sizes[leader]
-    # The only batch of an epoch is never dropped, or a small client would not train at all.
-    an_epoch = max(count // size, 1) if training.drop_last else -(-count // size)
+        return Plan({name: _no_rows(0) for name in pools}, torch.zeros(0, dtype=torch.int64), 0, key)
+    count = len(entries[leader][0])
+    size = sizes[leader] = min(sizes[leader], count)  # a batch of "all there is" may be given as any large number
+    # The only batch of an epoch is as long as what there is, so it is never dropped: a small client trains too.
+    an_epoch = count // size if training.drop_last else -(-count // size)
     steps = min(training.epochs * an_epoch, training.steps or training.epochs * an_epoch)
     rows = {}
     for number, (name, (index, y)) in enumerate(entries.items()):
         own = keys.key(key, "order", number)
         if not len(index):
-            rows[name] = _no_rows(steps, sizes[name])
+            rows[name] = _no_rows(steps)
         elif name == leader:
             rows[name] = _epochs(index, y, steps, an_epoch, sizes[name], own)
         else:
@@ -84,9 +83,9 @@ def _entries(pool: Pool, supply: Supply) -> tuple[Tensor, Tensor]:
     return torch.cat([labelled.repeat(pool.repeat), unlabelled]), torch.cat([y.repeat(pool.repeat), blank])
 
 
-def _no_rows(steps: int, size: int) -> Rows:
-    index = torch.zeros(steps, size, dtype=torch.int64)
-    return Rows(index, index - 1, index.bool())
+def _no_rows(steps: int) -> Rows:
+    index = torch.zeros(steps, 0, dtype=torch.int64)
+    return Rows(index, index, index.bool())
 
 
 def _epochs(index: Tensor, y: Tensor, steps: int, an_epoch: int, size: int, key: int) -> Rows:
@@ -124,11 +123,12 @@ class Stream:
         self._keys = torch.tensor([keys.key(visit.key, "views") for visit in plans])
 
     def _together(self, visits: Sequence[Rows]) -> Rows:
-        """Pad the visits to the same number of steps; rows that no visit ever fills are left out."""
+        """Pad the visits to the same number of steps and rows; rows that no visit ever fills are left out."""
         filled = max((int(rows.real.sum(1).max()) if len(rows.real) else 0) for rows in visits)
 
         def pad(tensor: Tensor, missing: int, value: int) -> Tensor:
-            return F.pad(tensor[:, :filled], (0, 0, 0, missing), value=value)
+            kept = tensor[:, :filled]
+            return F.pad(kept, (0, filled - kept.shape[1], 0, missing), value=value)
 
         return Rows(
             torch.stack([pad(rows.place, self.steps - len(rows.real), 0) for rows in visits]),

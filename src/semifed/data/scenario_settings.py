@@ -92,7 +92,7 @@ class ScenarioSettings(Settings):
 
     labels: Literal["client", "server"] = option("client", "who holds the labels: client or server")
     partition: str = option("iid", "who holds which samples; see `semifed list scenarios`")
-    clients: int = option(100, "how many clients there are", least=1)
+    clients: int = option(100, "how many clients there are", least=1, most=1_000_000)
     gamma: float | None = option(None, "share of the data that has a label; 0.1 if no budget is given", above=0, most=1)
     per_class: int | None = option(None, "instead of gamma: labels of each class in all", least=1)
     per_class_client: int | None = option(None, "instead of gamma: labels of each class at each client", least=1)
@@ -100,7 +100,7 @@ class ScenarioSettings(Settings):
     classes_per_client: int = option(2, "classes that a client holds", least=1)
     alpha: float = option(0.5, "concentration of the Dirichlet distribution; smaller is more uneven", above=0)
     shards_per_client: int = option(2, "shards that a client holds", least=1)
-    arrivals: int = option(1, "parts in which a client's unlabelled data arrive", least=1)
+    arrivals: int = option(1, "parts in which a client's unlabelled data arrive", least=1, most=10_000)
     rounds_per_arrival: int = option(10, "rounds from one arrival to the next", least=1)
     server_unlabelled: float = option(
         0.0, "unlabelled images at the server, as a multiple of its labelled ones (FedCon IV-E: 5.0)", least=0
