@@ -8,12 +8,13 @@ import torch
 
 from semifed import keys
 from semifed.engine.assemble import Assembly
-from semifed.engine.local import Clients, Outcome, Task
+from semifed.engine.gate import Turn, pass_gate
+from semifed.engine.local import Clients, Task
 from semifed.methods.base import Cohort, Visit
 from semifed.params import Parts, place, stack
 from semifed.payload import nbytes
 from semifed.results.evaluate import Examiner
-from semifed.results.record import Row
+from semifed.results.record import Row, strict
 
 
 class Progress(NamedTuple):
@@ -53,29 +54,29 @@ def run_rounds(
         tasks = [
             _task(assembly, server, kept, visits, Visit(client, slot, round)) for slot, client in enumerate(cohort)
         ]
-        outcomes = clients.train(round, tasks)
-        server = _merge(assembly, server, outcomes, cohort, visits, round)
+        sound, refused = pass_gate(tasks, clients.train(round, tasks))
+        server = _merge(assembly, server, sound, visits, round)
         if method.server_last:
             server, server_terms = assembly.workshop.train_server(round, server)
         server = assembly.workshop.settle(server)
-        kept = kept | {str(task.client): one.kept for task, one in zip(tasks, outcomes, strict=True) if one.kept}
+        kept = kept | {str(task.client): outcome.kept for task, outcome in sound if outcome.kept}
         progress = Progress(round + 1, server, kept, visits)
         tested = progress.round % experiment.train.evaluate_every == 0 or progress.round == experiment.train.rounds
-        scores = _scores(assembly, examine, server, outcomes) if tested else {}
         row: Row = {
             "round": progress.round,
-            "models": scores,
-            "terms": _mean([outcome.terms for outcome in outcomes if outcome.examples]),
-            "notes": _mean([outcome.notes for outcome in outcomes if outcome.examples]),
+            "models": _scores(assembly, examine, server, sound) if tested else {},
+            "terms": _mean([outcome.terms for _, outcome in sound if outcome.examples]),
+            "notes": _mean([outcome.notes for _, outcome in sound if outcome.examples]),
             "server_terms": server_terms,
             "bytes": {
                 "down": sum(nbytes(task.down) for task in tasks),
-                "up": sum(nbytes(outcome.up) for outcome in outcomes),
+                "up": sum(nbytes(outcome.up) for _, outcome in sound),
             },
             "clients": cohort,
+            "refused": refused,
             "seconds": time.perf_counter() - started,
         }
-        done(row, progress)
+        done(strict(row), progress)
     return progress
 
 
@@ -95,37 +96,30 @@ def _task(assembly: Assembly, server: Parts, kept: dict[str, Parts], visits: tor
     return Task(visit.client, down, own, int(visits[visit.client]))
 
 
-def _merge(
-    assembly: Assembly,
-    server: Parts,
-    outcomes: Sequence[Outcome],
-    cohort: Sequence[int],
-    visits: torch.Tensor,
-    round: int,
-) -> Parts:
-    """The server after the round; if no client had anything to read, it stays as it is."""
-    examples = torch.tensor([outcome.examples for outcome in outcomes])
+def _merge(assembly: Assembly, server: Parts, sound: Sequence[Turn], visits: torch.Tensor, round: int) -> Parts:
+    """The server after the round; if no client had anything to read, or none is sound, it stays as it is."""
+    examples = torch.tensor([outcome.examples for _, outcome in sound])
     if not bool(examples.any()):
         return server
-    up = stack([outcome.up for outcome in outcomes])
-    rounds = assembly.experiment.train.rounds
+    clients = [task.client for task, _ in sound]
     merging = Cohort(
-        clients=tuple(cohort),
+        clients=tuple(clients),
         examples=examples,
-        visits=visits[list(cohort)],
+        visits=visits[clients],
         round=round,
-        rounds=rounds,
+        rounds=assembly.experiment.train.rounds,
         server_examples=len(assembly.scenario.server),
         validation=assembly.validation_set(),
     )
+    up = stack([outcome.up for _, outcome in sound])
     return assembly.experiment.method.aggregate(assembly.net, server, up, merging)
 
 
-def _scores(assembly: Assembly, examine: Examiner, server: Parts, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _scores(assembly: Assembly, examine: Examiner, server: Parts, sound: Sequence[Turn]) -> dict[str, Any]:
     """The score of every model of the server, and the mean score of the clients' own where the method has them."""
     method = assembly.experiment.method
     scores = {name: examine(model)._asdict() for name, model in method.models(server).items()}
-    own = [model for one in outcomes if (model := method.local_model(one.up, one.kept)) is not None]
+    own = [model for _, one in sound if (model := method.local_model(one.up, one.kept)) is not None]
     if own:
         scores["local"] = _mean([examine(model)._asdict() for model in own])
     return scores

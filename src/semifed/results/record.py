@@ -1,5 +1,6 @@
 """What came out of a run: its rows, best and last, and the model."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,13 @@ from semifed.results.files import digest
 
 Row = dict[str, Any]
 """What one round leaves behind: a line of rounds.jsonl."""
+
+
+def strict(value: Any) -> Any:
+    """The same with None for numbers that JSON cannot hold: a loss that is not finite has no value."""
+    if isinstance(value, dict):
+        return {name: strict(one) for name, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass(frozen=True, eq=False)
