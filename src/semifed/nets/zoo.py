@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from semifed.errors import SettingError
+from semifed.nets.kernels import ConvPoolRelu, Linear
 from semifed.nets.net import Net, Shape
 from semifed.settings import Settings, nearest, option
 
@@ -42,12 +43,19 @@ def _width(features: nn.Module, shape: Shape) -> int:
 
 def mnist_cnn(shape: Shape, classes: int, norm: Norm) -> nn.Module:
     """Two 5x5 convolutions of 10 and 20 channels with pooling, then 50 units (FedSiam and FedCon, MNIST)."""
-    features = nn.Sequential(
-        nn.Conv2d(shape[0], 10, 5), *_norm(norm, 10), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Conv2d(10, 20, 5), *_norm(norm, 20), nn.Dropout2d(0.5), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Flatten(),
-    )  # fmt: skip
-    head = nn.Sequential(nn.Linear(_width(features, shape), 50), nn.ReLU(), nn.Dropout(0.5), nn.Linear(50, classes))
+    if norm == "none":
+        # The dropout stands before pooling in the paper. Channels are dropped whole and the others doubled, which
+        # changes neither who wins a window nor its sign, and doubling is exact: the numbers are the same here.
+        features = nn.Sequential(
+            ConvPoolRelu(shape[0], 10, 5), ConvPoolRelu(10, 20, 5), nn.Dropout2d(0.5), nn.Flatten()
+        )  # fmt: skip
+    else:
+        features = nn.Sequential(
+            nn.Conv2d(shape[0], 10, 5), *_norm(norm, 10), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(10, 20, 5), *_norm(norm, 20), nn.Dropout2d(0.5), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Flatten(),
+        )  # fmt: skip
+    head = nn.Sequential(Linear(_width(features, shape), 50), nn.ReLU(), nn.Dropout(0.5), Linear(50, classes))
     return _net(features, head)
 
 

@@ -1,0 +1,141 @@
+/* Forward: 8 columns of two rows at a time make 4 windows. */
+
+#include "conv_pool_relu.h"
+
+#define MOST_CHANNELS 6 /* output channels at once: two rows of each fill 12 of 16 vector registers */
+
+/* How images lie in memory for the forward pass: from line to line and from channel to channel. */
+typedef struct {
+    int in;
+    size_t line, plane;
+} layout;
+
+/* Where the windows of a tile go: how many of the 4 are real, and how far apart two channels are. */
+typedef struct {
+    float *y;
+    uint8_t *winner;
+    int count;
+    size_t channel;
+} target;
+
+/* Four windows of each of two channels: the largest value, cut off at 0, and its place, the first of equals.
+   Not-a-number wins, as in torch. */
+static inline void pool(const vector *top, const vector *bottom, vector &best, integers &place)
+{
+    const vector candidates[4] = {EVEN(top[0], top[1]), ODD(top[0], top[1]), EVEN(bottom[0], bottom[1]),
+                                  ODD(bottom[0], bottom[1])};
+    best = candidates[0];
+    place = integers{};
+    UNROLL for (int k = 1; k < 4; k++) {
+        integers better = (candidates[k] > best) | (candidates[k] != candidates[k]);
+        best = better ? candidates[k] : best;
+        place = better ? k + integers{} : place;
+    }
+    integers dead = best <= vector{};
+    best = IN_ORDER(dead ? vector{} : best);
+    place = IN_ORDER(dead ? NOBODY + integers{} : place);
+}
+
+static inline void keep(const target &to, size_t offset, const float *best, const uint8_t *place)
+{
+    if (to.count == 4) { /* sizes that the compiler knows become single instructions */
+        memcpy(to.y + offset, best, 4 * sizeof(float));
+        memcpy(to.winner + offset, place, 4);
+    } else {
+        memcpy(to.y + offset, best, to.count * sizeof(float));
+        memcpy(to.winner + offset, place, to.count);
+    }
+}
+
+/* One tile: two rows of COUNT channels over 8 columns, pooled. */
+template <int COUNT>
+static void convolve(const float *x, const layout &from, const float *weight, const float *bias, const target &to)
+{
+    vector top[COUNT + 1] = {}, bottom[COUNT + 1] = {}; /* an odd channel is pooled together with an empty one */
+    UNROLL for (int c = 0; c < COUNT; c++) top[c] = bottom[c] = spread(bias[c]);
+    for (int i = 0; i < from.in; i++)
+        for (int ky = 0; ky < KERNEL; ky++) {
+            const float *line = x + i * from.plane + ky * from.line;
+            UNROLL for (int kx = 0; kx < KERNEL; kx++, weight += COUNT) {
+                vector upper = load(line + kx), lower = load(line + from.line + kx);
+                UNROLL for (int c = 0; c < COUNT; c++) {
+                    vector w = spread(weight[c]);
+                    top[c] = add_product(w, upper, top[c]);
+                    bottom[c] = add_product(w, lower, bottom[c]);
+                }
+            }
+        }
+    UNROLL for (int c = 0; c < COUNT; c += 2) {
+        vector best;
+        integers place;
+        pool(top + c, bottom + c, best, place);
+        bytes small = __builtin_convertvector(place, bytes);
+        keep(to, c * to.channel, (const float *)&best, (const uint8_t *)&small);
+        if (c + 1 < COUNT) keep(to, (c + 1) * to.channel, (const float *)&best + 4, (const uint8_t *)&small + 4);
+    }
+}
+
+typedef void (*convolution)(const float *, const layout &, const float *, const float *, const target &);
+static const convolution CONVOLVE[MOST_CHANNELS + 1] = {NULL,        convolve<1>, convolve<2>, convolve<3>,
+                                                        convolve<4>, convolve<5>, convolve<6>};
+
+/* Output channels are taken in blocks of nearly the same size, none larger than MOST_CHANNELS. */
+static int blocks(int out) { return (out + MOST_CHANNELS - 1) / MOST_CHANNELS; }
+static int block_start(int out, int block) { return (int)((int64_t)out * block / blocks(out)); }
+
+/* One client's weights as [block][in][ky][kx][channel of the block]: in the order in which they are used. */
+static void pack_blocks(const float *weight, int out, int taps, float *packed)
+{
+    for (int b = 0; b < blocks(out); b++)
+        for (int tap = 0; tap < taps; tap++)
+            for (int o = block_start(out, b); o < block_start(out, b + 1); o++)
+                *packed++ = weight[(size_t)o * taps + tap];
+}
+
+/* One image with its padding, and lines so long that the last tile reads nothing else. */
+static void pad(const float *x, const shape *s, const layout &to, float *padded)
+{
+    for (int i = 0; i < s->in; i++)
+        for (int row = 0; row < s->height; row++, x += s->width)
+            memcpy(padded + i * to.plane + (row + s->padding) * to.line + s->padding, x, s->width * sizeof(float));
+}
+
+static void forward_image(const shape *s, const layout &from, const float *x, const float *packed, const float *bias,
+                          float *y, uint8_t *winner)
+{
+    int high = pooled(s->height, s->padding), wide = pooled(s->width, s->padding), taps = s->in * KERNEL * KERNEL;
+    for (int b = 0; b < blocks(s->out); b++) {
+        int first = block_start(s->out, b), count = block_start(s->out, b + 1) - first;
+        for (int py = 0; py < high; py++)
+            for (int px = 0; px < wide; px += 4) {
+                size_t at = ((size_t)first * high + py) * wide + px;
+                target to = {y + at, winner + at, smaller(4, wide - px), (size_t)high * wide};
+                CONVOLVE[count](x + 2 * py * from.line + 2 * px, from, packed + (size_t)first * taps, bias + first, to);
+            }
+    }
+}
+
+/* Returns 0, or 1 if there was no memory. */
+extern "C" int conv_pool_relu_forward(const shape *s, const float *x, const float *weight, const float *bias, float *y,
+                                      uint8_t *winner)
+{
+    int high = pooled(s->height, s->padding), wide = pooled(s->width, s->padding), taps = s->in * KERNEL * KERNEL;
+    layout from = {s->in, (size_t)larger(s->width + 2 * s->padding, vectors(2 * wide) * LANES + KERNEL - 1), 0};
+    from.plane = (s->height + 2 * s->padding) * from.line;
+    int as_it_is = s->padding == 0 && from.line == (size_t)s->width;
+    float *packed = zeros((size_t)taps * s->out), *padded = zeros(as_it_is ? 0 : s->in * from.plane);
+    int failed = !packed || !padded;
+    for (int c = 0; c < s->clients && !failed; c++) {
+        pack_blocks(weight + (size_t)c * taps * s->out, s->out, taps, packed);
+        for (int r = 0; r < s->rows; r++) {
+            if (!as_it_is) pad(x, s, from, padded);
+            forward_image(s, from, as_it_is ? x : padded, packed, bias + (size_t)c * s->out, y, winner);
+            x += (size_t)s->in * s->height * s->width;
+            y += (size_t)s->out * high * wide;
+            winner += (size_t)s->out * high * wide;
+        }
+    }
+    free(packed);
+    free(padded);
+    return failed;
+}

@@ -1,0 +1,128 @@
+"""The operations that have a kernel, on tensors stacked over clients; each knows its result and its gradient."""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from semifed.nets.kernels import library
+
+Gradients = tuple[Tensor | None, Tensor, Tensor]
+
+
+class Operation(Protocol):
+    """A layer's arithmetic. Every tensor may have leading axes of clients, the same in all of them."""
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """The result, and what the gradient has to know besides the inputs."""
+        ...
+
+    def backward(self, grad: Tensor, x: Tensor, weight: Tensor, known: Tensor, wants_x: bool) -> Gradients:
+        """The gradients of x (if it is wanted), weight and bias."""
+        ...
+
+
+class Convolution:
+    """Convolution, 2x2 max-pooling and relu at once."""
+
+    def __init__(self, code: ctypes.CDLL, padding: int) -> None:
+        self._forward = _function(code, "conv_pool_relu_forward", 5)
+        self._backward = _function(code, "conv_pool_relu_backward", 7)
+        self._padding = padding
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        *clients, rows, _, height, width = x.shape
+        x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
+        sides = (pooled(size, weight.shape[-1], self._padding) for size in (height, width))
+        y = x.new_empty((*clients, rows, weight.shape[-4], *sides))
+        winner = torch.empty_like(y, dtype=torch.uint8)
+        _call(self._forward, self._shape(x, weight), x, weight, bias, y, winner)
+        return y, winner
+
+    def backward(self, grad: Tensor, x: Tensor, weight: Tensor, known: Tensor, wants_x: bool) -> Gradients:
+        x, weight, grad, winner = x.contiguous(), weight.contiguous(), grad.contiguous(), known.contiguous()
+        grad_x = torch.empty_like(x) if wants_x else None
+        grad_weight, grad_bias = torch.empty_like(weight), weight.new_empty(weight.shape[:-3])
+        of = self._shape(x, weight)
+        _call(self._backward, of, grad, x, weight, winner, grad_x, grad_weight, grad_bias)
+        return grad_x, grad_weight, grad_bias
+
+    def _shape(self, x: Tensor, weight: Tensor) -> Any:
+        *clients, rows, channels, height, width = x.shape
+        return _integers(_product(clients), rows, channels, weight.shape[-4], height, width, self._padding)
+
+
+class Product:
+    """A linear layer."""
+
+    def __init__(self, code: ctypes.CDLL) -> None:
+        self._forward, self._backward = _function(code, "linear_forward", 4), _function(code, "linear_backward", 6)
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
+        y = x.new_empty((*x.shape[:-1], weight.shape[-2]))
+        _call(self._forward, self._shape(x, weight), x, weight, bias, y)
+        return y, x.new_empty((*x.shape[:-2], 0))
+
+    def backward(self, grad: Tensor, x: Tensor, weight: Tensor, known: Tensor, wants_x: bool) -> Gradients:
+        x, weight, grad = x.contiguous(), weight.contiguous(), grad.contiguous()
+        grad_x = torch.empty_like(x) if wants_x else None
+        grad_weight, grad_bias = torch.empty_like(weight), weight.new_empty(weight.shape[:-1])
+        _call(self._backward, self._shape(x, weight), grad, x, weight, grad_x, grad_weight, grad_bias)
+        return grad_x, grad_weight, grad_bias
+
+    @staticmethod
+    def _shape(x: Tensor, weight: Tensor) -> Any:
+        *clients, rows, width = x.shape
+        return _integers(_product(clients), rows, width, weight.shape[-2])
+
+
+def pooled(size: int, kernel: int, padding: int) -> int:
+    """Windows along one side of an image."""
+    return (size + 2 * padding - kernel + 1) // 2
+
+
+@functools.cache
+def convolution(kernel: int, padding: int) -> Convolution | None:
+    """The convolution of one kernel size, if it could be built."""
+    sources = ("conv_pool_relu_forward.cpp", "conv_pool_relu_backward.cpp")
+    code = library.load(sources, (f"-DKERNEL={kernel}",)).code
+    return Convolution(code, padding) if code else None
+
+
+@functools.cache
+def product() -> Product | None:
+    """The linear layer, if it could be built."""
+    code = product_library().code
+    return Product(code) if code else None
+
+
+def product_library() -> library.Library:
+    """The smallest of the libraries: what became of it tells whether this machine can build kernels."""
+    return library.load(("linear.cpp",))
+
+
+@functools.lru_cache(maxsize=1024)
+def _integers(*values: int) -> Any:
+    """The `shape` of the C++ side."""
+    return (ctypes.c_int32 * len(values))(*values)
+
+
+def _product(sizes: Sequence[int]) -> int:
+    return functools.reduce(lambda one, other: one * other, sizes, 1)
+
+
+def _function(code: ctypes.CDLL, name: str, tensors: int) -> Any:
+    """A function of a library that takes a shape and the addresses of so many tensors."""
+    function = code[name]
+    function.argtypes = [ctypes.c_void_p] * (1 + tensors)
+    return function
+
+
+def _call(function: Any, shape: Any, *tensors: Tensor | None) -> None:
+    """Hand a function the addresses of tensors, which the caller keeps alive."""
+    if function(shape, *[None if tensor is None else tensor.data_ptr() for tensor in tensors]):
+        raise MemoryError("a kernel found no memory to work in")
