@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from semifed import Experiment, run
 from semifed.data.scenario import Scenario
@@ -17,7 +18,7 @@ from semifed.errors import RunError, SettingError
 from semifed.params import flatten
 from semifed.results import checkpoint
 from semifed.results.files import digest, read_tensors, write_tensors
-from semifed.results.folder import difference
+from semifed.results.folder import RunFolder, difference
 from toys import TINY, call, contents, environment, rows_in, sets, stop_after, summary_in, tiny
 
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
@@ -164,9 +165,12 @@ def test_65_a_bad_checkpoint_is_named_and_the_one_before_it_offered(
     line = _refused(stopped)
     assert str(stopped / CHECKPOINT) in line
     assert "the checkpoint before it, of round 2, is good: --resume --previous" in line
+    bad = (stopped / CHECKPOINT).read_bytes() if (stopped / CHECKPOINT).exists() else None
     assert call("run", "--out", str(stopped), "--resume", "--previous").code == 0
     assert _same_end(stopped, finished)
     assert call("run", "--out", str(stopped), "--resume").code == 0
+    aside = stopped / "checkpoint.aside.safetensors"
+    assert (aside.read_bytes() if aside.exists() else None) == bad, "it may be someone's only copy"
 
 
 @pytest.mark.parametrize("spoil", SPOIL)
@@ -180,6 +184,21 @@ def test_65_two_bad_checkpoints_and_the_run_does_not_start_from_zero(
     assert "--previous" not in line
     assert "start the run anew in another folder" in line
     assert str(stopped / PREVIOUS) in _refused(stopped, "--previous")
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_65_going_back_may_be_disturbed(done: int, stopped: Path, finished: Path) -> None:
+    """By a kill after none, one or both of the renamings that make the previous checkpoint the newest."""
+    _flip(stopped / CHECKPOINT)
+    renamings = [(CHECKPOINT, "checkpoint.aside.safetensors"), (PREVIOUS, CHECKPOINT)]
+    for before, after in renamings[:done]:
+        (stopped / before).rename(stopped / after)
+    words = ["run", "--out", str(stopped), "--resume"]
+    if done < 2:
+        assert "is good: --resume --previous" in _refused(stopped)
+        words.append("--previous")
+    assert call(*words).code == 0
+    assert _same_end(stopped, finished)
 
 
 def test_65_no_checkpoint_left(stopped: Path) -> None:
@@ -225,6 +244,23 @@ def test_rounds_that_were_edited_are_noticed(stopped: Path) -> None:
     assert f"{file}: has 0 rounds" in _refused(stopped)
     file.unlink()
     assert f"{file}: cannot be read" in _refused(stopped)
+
+
+def test_killed_between_the_two_renamings_of_a_checkpoint(stopped: Path, finished: Path) -> None:
+    (stopped / CHECKPOINT).rename(stopped / "checkpoint.next.safetensors")
+    heard: list[int] = []
+    run(out=stopped, resume=True, watch=lambda event: heard.append(len(event.rows)))
+    assert heard == [3, 4]
+    assert _same_end(stopped, finished)
+
+
+def test_tensors_keep_the_order_of_their_names(tmp_path: Path) -> None:
+    """A sum over all parameters is the same to the last bit only in the same order."""
+    tensors = {name: torch.zeros(1) for name in ("weight", "bias", "second.weight", "a")}
+    write_tensors(tmp_path / "file", tensors, {"fact": "1"})
+    found, facts = read_tensors(tmp_path / "file")
+    assert list(found) == list(tensors)
+    assert facts == {"fact": "1"}
 
 
 def test_only_what_the_checkpoint_knows_has_to_be_whole(stopped: Path, finished: Path) -> None:
@@ -284,6 +320,14 @@ def test_67_override_goes_on_and_keeps_what_was_changed(stopped: Path) -> None:
     assert len(rows_in(stopped)) == summary_in(stopped)["rounds"] == 6
     assert call("run", "--out", str(stopped), "--resume").code == 0
     assert summary_in(stopped)["status"] == "finished"
+
+
+def test_67_an_override_has_to_be_said_once(stopped: Path) -> None:
+    words = ["--out", str(stopped), "--resume"]
+    with pytest.raises(KeyboardInterrupt):
+        run(Experiment.read(None, [*TINY, "train.rounds=5"]), stopped, resume=True, override=True, watch=stop_after(3))
+    assert call("run", *words).code == 0
+    assert len(rows_in(stopped)) == 5
 
 
 def test_67_fewer_rounds_than_there_were_are_done(stopped: Path) -> None:
@@ -360,21 +404,25 @@ def test_two_runs_of_one_process_do_not_share_a_folder(tmp_path: Path) -> None:
     assert record.summary["status"] == "finished"
 
 
-def test_another_run_that_was_faster_keeps_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look whether a folder is free and the lock on it, another run began and ended there."""
+@pytest.mark.parametrize("moment", ["while it prepares", "before it has the lock"])
+def test_another_run_that_was_faster_keeps_its_folder(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look whether a folder is free and the lock on it, another run begins and ends there."""
     folder = tmp_path / "run"
-    run_module = sys.modules["semifed.run"]
-    prepare = run_module.prepare
+    place, name = (sys.modules["semifed.run"], "prepare") if moment == "while it prepares" else (RunFolder, "_open")
+    good = getattr(place, name)
 
     def slowly(*arguments: object) -> object:
-        monkeypatch.setattr(run_module, "prepare", prepare)
+        monkeypatch.undo()
         run(Experiment.read(None, [*TINY, "seed=3"]), folder)
-        return prepare(*arguments)
+        return good(*arguments)
 
-    monkeypatch.setattr(run_module, "prepare", slowly)
+    monkeypatch.setattr(place, name, slowly)
     with pytest.raises(RunError, match="is there already"):
         run(Experiment.read(None, TINY), folder)
     assert Experiment.read(folder / "experiment.toml").seed == 3
+    assert call("run", "--out", str(folder), "--resume").code == 0
 
 
 def test_there_must_be_something_to_go_on_with(tmp_path: Path) -> None:

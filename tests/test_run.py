@@ -25,11 +25,11 @@ from semifed.engine.assemble import Assembly, prepare
 from semifed.engine.rounds import begin, run_rounds
 from semifed.engine.workers import InProcess, Workers, open_clients
 from semifed.errors import RunError, SettingError
-from semifed.results.files import digest
+from semifed.results.files import digest, read_tensors, write_tensors
 from semifed.results.folder import RunFolder
 from semifed.results.record import Record, Row
 from semifed.run import Event
-from toys import TINY, call, contents, environment, plain, rows_in, summary_in
+from toys import TINY, call, contents, environment, plain, rows_in, stop_after, summary_in
 
 
 def _tiny(*assignments: str) -> Experiment:
@@ -40,6 +40,9 @@ def _tiny(*assignments: str) -> Experiment:
 def whole() -> Record:
     """The tiny experiment, run without a pause and without a folder."""
     return run(_tiny())
+
+
+_stop_at_two = stop_after(2)
 
 
 def _same(one: Record, two: Record) -> bool:
@@ -235,6 +238,17 @@ def test_a_run_that_is_stopped_while_it_prepares_leaves_nothing(
     assert not any(tmp_path.iterdir())
 
 
+def test_settings_that_are_newer_than_a_run_do_not_keep_it_from_going_on(whole: Record, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(_tiny(), tmp_path / "run", watch=_stop_at_two)
+    file = tmp_path / "run/checkpoint.safetensors"
+    tensors, facts = read_tensors(file)
+    older = facts["experiment"].replace("nesterov = false\n", "")
+    assert older != facts["experiment"]
+    write_tensors(file, tensors, {**facts, "experiment": older})
+    assert _same(run(_tiny(), tmp_path / "run", resume=True), whole)
+
+
 # workers
 
 
@@ -274,11 +288,6 @@ def _objects(synthetic: Dataset, **changes: Any) -> Experiment:
     torch.manual_seed(3)
     dataset = dataclasses.replace(synthetic, name="mine", **changes.pop("data", {}))
     return dataclasses.replace(_tiny(), data=dataset, net=changes.pop("net", Own()))
-
-
-def _stop_at_two(event: Event) -> None:
-    if len(event.rows) == 2:
-        raise KeyboardInterrupt
 
 
 def test_a_run_of_own_objects_goes_on(synthetic: Dataset, tmp_path: Path) -> None:

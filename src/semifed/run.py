@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -53,7 +53,7 @@ def run(
     `watch` hears of the start and of every finished round. `override` lets a changed experiment go on,
     `previous` starts from the checkpoint before the newest one, `split` is used instead of a new one.
     """
-    path, data_path = Path(out) if out else None, Path(data_dir) if data_dir else None
+    path, data_path = None if out is None else Path(out), None if data_dir is None else Path(data_dir)
     if (override or previous) and not resume:
         raise SettingError(f"--{'override' if override else 'previous'}: goes with --resume only; add it")
     if resume and path is None:
@@ -127,6 +127,8 @@ def _experiment_in(folder: RunFolder) -> Experiment:
 
 def _changes(before: Mapping[str, Any], experiment: Experiment, override: bool) -> str:
     """What differs from the experiment so far, if it may."""
+    with suppress(SettingError):  # settings that are newer than the run have their defaults
+        before = Experiment.of(before).tables()
     changes = [one for one in difference(before, experiment.tables()) if not one.startswith(_MAY_CHANGE)]
     fixed = [one for one in changes if one.startswith(_MUST_STAY)]
     if fixed:
