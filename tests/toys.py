@@ -1,10 +1,14 @@
-"""What the tests of runs share: small methods of their own, the command line in this process, and comparisons."""
+"""What the tests of runs share: small methods of their own, the command line in this process, and comparisons.
+
+A test file that says ``pytest_plugins = ("toys",)`` has the fixtures at the end too.
+"""
 
 import contextlib
 import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,9 +16,10 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import psutil
+import pytest
 from torch import Tensor
 
-from semifed import cli
+from semifed import Experiment, cli, run
 from semifed.batch import Batch, Clock
 from semifed.methods.base import Descend, Follow, Move, Terms
 from semifed.methods.fedavg import FedAvg
@@ -165,3 +170,40 @@ def contents(folder: Path) -> dict[str, str]:
         path.name: f"{hashlib.sha256(path.read_bytes()).hexdigest()} {path.stat().st_mtime_ns}"
         for path in folder.iterdir()
     }
+
+
+def same_end(one: Path, two: Path) -> bool:
+    """Whether two runs have come to the same."""
+    return rows_in(one) == rows_in(two) and summary_in(one)["model"] == summary_in(two)["model"]
+
+
+def refused(folder: Path, *words: str, code: int = 4) -> str:
+    """The line with which a run is refused to go on, and nothing in its folder has changed."""
+    before = contents(folder)
+    said = call("run", "--out", str(folder), "--resume", *words)
+    assert said.code == code, said
+    assert contents(folder) == before
+    return said.line
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four rounds that is done."""
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    assert call(*tiny(folder)).code == 0
+    return folder
+
+
+@pytest.fixture(scope="session")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, stopped after three rounds."""
+    folder = tmp_path_factory.mktemp("runs") / "half"
+    with pytest.raises(KeyboardInterrupt):
+        run(Experiment.read(None, TINY), folder, watch=stop_after(3))
+    return folder
+
+
+@pytest.fixture
+def stopped(half: Path, tmp_path: Path) -> Path:
+    """A copy of it, in another place, for one test to spoil."""
+    return shutil.copytree(half, tmp_path / "stopped")
