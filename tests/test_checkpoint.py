@@ -15,7 +15,7 @@ from semifed.results import checkpoint
 from semifed.results.files import digest, read_tensors, write_tensors
 from toys import TINY, call, refused, same_end, sets, stop_after
 
-pytest_plugins = ("toys",)
+pytest_plugins = ("folders",)
 
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 

@@ -17,7 +17,7 @@ from semifed.results.files import digest, read_tensors
 from semifed.results.folder import RunFolder, difference
 from toys import TINY, call, contents, environment, refused, rows_in, same_end, sets, stop_after, summary_in, tiny
 
-pytest_plugins = ("toys",)
+pytest_plugins = ("folders",)
 
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 

@@ -1,14 +1,10 @@
-"""What the tests of runs share: small methods of their own, the command line in this process, and comparisons.
-
-A test file that says ``pytest_plugins = ("toys",)`` has the fixtures at the end too.
-"""
+"""What the tests of runs share: small methods of their own, the command line in this process, and comparisons."""
 
 import contextlib
 import hashlib
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,10 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import psutil
-import pytest
 from torch import Tensor
 
-from semifed import Experiment, cli, run
+from semifed import cli
 from semifed.batch import Batch, Clock
 from semifed.methods.base import Descend, Follow, Move, Terms
 from semifed.methods.fedavg import FedAvg
@@ -184,26 +179,3 @@ def refused(folder: Path, *words: str, code: int = 4) -> str:
     assert said.code == code, said
     assert contents(folder) == before
     return said.line
-
-
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four rounds that is done."""
-    folder = tmp_path_factory.mktemp("runs") / "finished"
-    assert call(*tiny(folder)).code == 0
-    return folder
-
-
-@pytest.fixture(scope="session")
-def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run, stopped after three rounds."""
-    folder = tmp_path_factory.mktemp("runs") / "half"
-    with pytest.raises(KeyboardInterrupt):
-        run(Experiment.read(None, TINY), folder, watch=stop_after(3))
-    return folder
-
-
-@pytest.fixture
-def stopped(half: Path, tmp_path: Path) -> Path:
-    """A copy of it, in another place, for one test to spoil."""
-    return shutil.copytree(half, tmp_path / "stopped")
