@@ -111,7 +111,6 @@ def _go_on(
                 folder.override(experiment, progress.round, changes)
             if changes or not there:
                 folder.save(progress.round, progress.state(), experiment)
-        folder.check_space()
         return _run(assembly, progress, there.rows() if there else [], folder, watch)
 
 

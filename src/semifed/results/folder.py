@@ -112,7 +112,7 @@ class RunFolder:
 
     def check_space(self) -> None:
         """Look, once there is a checkpoint, whether two more and the model have room, so that round 50 has too."""
-        needed = 3 * sum(path.stat().st_size for path in self.path.glob("checkpoint*"))
+        needed = 3 * (self.path / "checkpoint.safetensors").stat().st_size
         if shutil.disk_usage(self.path).free < needed:
             raise RunError(f"{self.path}: No space left on the disk, {needed:,} more bytes are needed; make room")
 
