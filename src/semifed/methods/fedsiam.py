@@ -1,7 +1,7 @@
 """FedSiam (Long et al., "FedSiam: Towards Adaptive Federated Semi-Supervised Learning", 2020).
 
     online and target net at every trainee; a batch mixes labelled and unlabelled images, each in two views
-    loss   = cross-entropy(online(view 1), y) over labelled rows
+    loss   = cross-entropy(online(view 1), y) of labelled rows
            + beta * distance(online(view 1), target(view 2)) over all rows     beta ramps up with own epochs
     step   : online by gradient; target <- alpha target + (1 - alpha) online   alpha grows with own epochs
     Pi     : no target net; view 2 goes through the online net itself (NoSiam of the ablation)
@@ -13,11 +13,11 @@
              rectangle (1-mu) R / (end - phi) between phi and end, at most 1
 
 Differs from the authors' code: clients learn from their own data where labels are at the server (there they
-train on the server's last batch; D throws the trained nets away); the cross-entropy is a mean over labelled
-rows (there: divided by all rows); online and target start equal; the quantile is over layers, one value each,
-of rounds after phi; images are ordered anew each epoch. Kept from it, where the paper is silent: labelled
-images stand three times in an epoch, epochs are counted from one visit on, the squared distance is divided by the
-number of classes, the server's alpha counts steps.
+train on the server's last batch; D throws the trained nets away); online and target start equal; the quantile is
+over layers, one value each, of rounds after phi; images are ordered anew each epoch. Kept from it: the cross-entropy
+is divided by all rows (the paper's mean over the few labelled rows of a batch did not train: 11% on MNIST after 3
+rounds), labelled images stand three times in an epoch, epochs are counted from one visit on, the squared distance
+is divided by the number of classes, the server's alpha counts steps.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from torch import Tensor
 from semifed.batch import Batch, Clock, Pool
 from semifed.methods import averaging
 from semifed.methods.base import Cohort, Descend, Follow, Method, Move, Terms
-from semifed.methods.losses import cross_entropy, distance, masked_mean
+from semifed.methods.losses import cross_entropies, distance, masked_mean
 from semifed.methods.schedules import growing_decay, own_epochs, own_steps, ramp_up
 from semifed.methods.selection import NEVER, boundary, divergence, linear, rectangle, remember
 from semifed.nets.net import Net, Pass
@@ -69,7 +69,7 @@ class FedSiamPi(Method):
             aim = net(parts["target" if "target" in parts else "online"], rows.views[1], rows.real).softmax(-1)
         beta = self.weight * ramp_up(own_epochs(batch.clock), self.ramp)
         return {
-            "cross_entropy": cross_entropy(logits, rows.y, rows.labelled),
+            "cross_entropy": masked_mean(cross_entropies(logits, rows.y) * rows.labelled, rows.real),
             "consistency": beta * masked_mean(distance(self.distance, aim, logits), rows.real),
         }
 

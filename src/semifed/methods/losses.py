@@ -13,9 +13,14 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return (values * mask).sum() / mask.sum().clamp(min=1)
 
 
+def cross_entropies(logits: Tensor, y: Tensor) -> Tensor:
+    """The cross-entropy of each row; a row without a label gets some number, to be masked."""
+    return F.cross_entropy(logits, y.clamp(min=0), reduction="none")
+
+
 def cross_entropy(logits: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     """Mean cross-entropy over the rows under the mask; the label of another row does not matter."""
-    return masked_mean(F.cross_entropy(logits, y.clamp(min=0), reduction="none"), mask)
+    return masked_mean(cross_entropies(logits, y), mask)
 
 
 def kl(aim: Tensor, logits: Tensor) -> Tensor:
