@@ -10,6 +10,8 @@ from torch import nn
 
 from semifed import Dataset, EngineSettings, Experiment, ScenarioSettings, TrainSettings, run
 from semifed.data.sources import SOURCES
+from semifed.engine.assemble import prepare
+from semifed.engine.notices import notices
 from semifed.errors import DataError, SettingError
 from toys import TINY, call, rows_in, sets, tiny
 
@@ -70,7 +72,7 @@ def _experiment(dataset: Dataset, net: nn.Module | None = None, **settings: Any)
 
 
 def test_22_images_of_another_kind() -> None:
-    grey = torch.zeros(80, 1, 8, 8, dtype=torch.uint8)
+    grey = torch.randint(0, 256, (80, 1, 8, 8), dtype=torch.uint8)
     colour_net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 2))
     with pytest.raises(SettingError, match=r"net: Sequential does not take images of 1x8x8 \(channels x height"):
         run(_experiment(_dataset(grey), colour_net))
@@ -96,3 +98,16 @@ def test_26_a_thousand_classes_and_a_single_one() -> None:
     assert record.model["head.weight"].shape == (1000, 64)
     with pytest.raises(DataError, match="a task with 1 class has nothing to tell apart"):
         _dataset(images, classes=1)
+
+
+def test_20_27_a_test_image_held_elsewhere_is_refused_and_twins_are_told() -> None:
+    images = torch.randint(0, 256, (80, 1, 8, 8), dtype=torch.uint8)
+    twins = images.clone()
+    twins[1] = twins[0]
+    record_of = [prepare(_experiment(_dataset(one))) for one in (images, twins)]
+    told = ["more than once" in " ".join(notices(assembly)) for assembly in record_of]
+    assert told == [False, True]
+    leaked = images.clone()
+    leaked[79] = leaked[0]
+    with pytest.raises(DataError, match="1 test images are also held elsewhere, the first is sample 79"):
+        run(_experiment(_dataset(leaked)))

@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+import warnings
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     if "" not in sys.path:
         sys.path.append("")  # a user's own method lies in the current folder
-    sys.exit(_guarded(lambda: cli.main(rest, "semifed", standalone_mode=False), debug))
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *rest, **more: click.echo(f"note: {message}", err=True)
+        code = _guarded(lambda: cli.main(rest, "semifed", standalone_mode=False), debug)
+    sys.exit(code)
 
 
 def _guarded(command: Callable[[], Any], debug: bool) -> int:

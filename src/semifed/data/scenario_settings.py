@@ -109,6 +109,7 @@ class ScenarioSettings(Settings):
     validation: int = option(0, "images set apart for validation", least=0)
     test: int | None = option(None, 'with pool = "all": how many test images are drawn', least=1)
     allow_missing: bool = option(False, "go on though a class has no label at all")
+    skip_corrupt: bool = option(False, "leave out images that cannot be read, and say how many, instead of stopping")
 
     def __post_init__(self) -> None:
         super().__post_init__()

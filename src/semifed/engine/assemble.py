@@ -1,9 +1,11 @@
 """From an experiment to everything its run needs, checked against each other before any work starts."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
@@ -33,16 +35,16 @@ class Assembly:
     scenario: Scenario
     net: Net
     workshop: Workshop
+    twins: int = 0  # images of the training data that stand there more than once
 
     def validation_set(self) -> tuple[Tensor, Tensor] | None:
         """Images, as a net takes them, and labels that the server holds out; None where it holds out none."""
         index = torch.tensor(self.scenario.validation)
         if not len(index):
             return None
-        images = self.workshop.images[index.to(self.workshop.device)]
-        return self.workshop.views["clean"](images, index.to(images.device)), self.dataset.labels[index].to(
-            images.device
-        )
+        device = self.workshop.device
+        images, labels = self.workshop.images[index.to(device)], self.dataset.labels[index]
+        return self.workshop.views["clean"](images, index.to(device)), labels.to(device)
 
     def test_set(self) -> tuple[Tensor, Tensor]:
         """Images and labels that models are tested on."""
@@ -54,12 +56,15 @@ def prepare(experiment: Experiment, data_dir: Path | None = None, split: Scenari
     """Load the data, make the split or check the given one, and put the run together."""
     find_device(experiment.engine.device)
     dataset = load_data(experiment, data_dir)
-    if split is None:
-        split = make_split(experiment, dataset)
-    else:
-        split.verify(dataset.labels.numpy())
+    given = split is not None
+    split = split or make_split(experiment, dataset)
+    content = sources.fingerprints(dataset.images).numpy()
+    split.verify(dataset.labels.numpy(), content)
+    if given:
         _check_split(experiment, split)
-    return assemble(experiment, dataset, split)
+    held = np.setdiff1d(np.arange(split.size), split.test)
+    twins = len(held) - len(np.unique(content[held]))
+    return dataclasses.replace(assemble(experiment, dataset, split), twins=twins)
 
 
 def assemble(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> Assembly:
@@ -86,7 +91,9 @@ def assemble(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> As
 
 def load_data(experiment: Experiment, data_dir: Path | None) -> Dataset:
     """The data set an experiment names, or the one it holds."""
-    return experiment.data if isinstance(experiment.data, Dataset) else sources.load(experiment.data, data_dir)
+    if isinstance(experiment.data, Dataset):
+        return experiment.data
+    return sources.load(experiment.data, data_dir, skip_corrupt=experiment.scenario.skip_corrupt)
 
 
 def make_split(experiment: Experiment, dataset: Dataset) -> Scenario:

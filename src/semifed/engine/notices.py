@@ -10,6 +10,8 @@ def notices(assembly: Assembly) -> list[str]:
     found = []
     if empty := clients - len(scenario.active()):
         found.append(f"{empty} of {clients} clients hold no data and are never drawn")
+    if assembly.twins:
+        found.append(f"{assembly.twins} training images stand in the data more than once")
     if scenario.missing:
         found.append(f"no sample with a label of class {', '.join(scenario.missing)}")
     if len(scenario.unused):
