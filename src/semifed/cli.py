@@ -3,8 +3,8 @@
 import io
 import os
 import sys
-import warnings
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "" not in sys.path:
         sys.path.append("")  # a user's own method lies in the current folder
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *rest, **more: click.echo(f"note: {message}", err=True)
+        warnings.showwarning = lambda message, *_rest, **_more: click.echo(f"note: {message}", err=True)
         code = _guarded(lambda: cli.main(rest, "semifed", standalone_mode=False), debug)
     sys.exit(code)
 
