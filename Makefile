@@ -39,6 +39,7 @@ format: setup  ## put the code in order
 bench: setup  ## how fast it is on this machine
 	$(BIN)/python benchmarks/views.py
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/kernels.py --short
 
 docs: setup  ## write the generated pages of docs/ anew
 	$(BIN)/python tools/make_docs.py

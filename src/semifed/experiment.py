@@ -50,7 +50,7 @@ class EngineSettings(Settings):
     table: ClassVar[str] = "engine"
 
     mode: Literal["auto", "mapped", "single"] = option("auto", "clients of a chunk at once, or one by one")
-    chunk: int = option(5, "clients trained at once; bounds the memory", least=1)
+    chunk: int = option(10, "clients trained at once; bounds the memory, and is what a worker takes", least=1)
     workers: int = option(1, "processes that train chunks side by side", least=1)
     threads: int = option(1, "threads of each process", least=1)
     device: str = option("cpu", "cpu, cuda, cuda:1, mps, or auto for the best there is")

@@ -13,6 +13,7 @@ from semifed import __version__
 from semifed.data.sources import Dataset
 from semifed.engine.assemble import Assembly
 from semifed.engine.notices import notices
+from semifed.nets import kernels
 
 
 def content(assembly: Assembly) -> dict[str, str]:
@@ -39,6 +40,7 @@ def environment(assembly: Assembly) -> dict[str, Any]:
         "platform": platform.platform(),
         "device": str(assembly.workshop.device),
         "mode": "mapped" if assembly.workshop.mapped else "single",
+        "kernels": kernels.status(),
         "threads": engine.threads,
         "workers": engine.workers,
         "split": assembly.scenario.digest(),

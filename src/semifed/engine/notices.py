@@ -23,4 +23,9 @@ def notices(assembly: Assembly) -> list[str]:
     reads = {pool.holds for pool in experiment.method.reads().values()}
     if reads == {"labelled"} and not any(len(holding.labelled) for holding in scenario.clients):
         found.append("no client holds anything that this method reads: only the server trains")
+    engine, cohort = experiment.engine, experiment.train.clients_per_round
+    chunks = -(-cohort // engine.chunk)
+    if chunks < engine.workers:
+        fitting = -(-cohort // engine.workers)
+        found.append(f"{engine.workers} workers have {chunks} chunks a round: set engine.chunk={fitting} or less")
     return found
