@@ -90,14 +90,13 @@ def test_a_quiet_terminal_shows_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_who_has_seen_enough_is_no_error() -> None:
-    process = start("list", "methods", "--json")
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.wait(60) == 0
-    assert process.stderr is not None
-    assert process.stderr.read() == ""
-    process.stderr.close()
+@pytest.mark.parametrize("option", [(), ("--json",)])
+def test_a_reader_who_has_seen_enough_hears_no_complaint(option: tuple[str, ...]) -> None:
+    with start("list", "methods", *option) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
 
 
 # folders that nobody named

@@ -109,10 +109,15 @@ def test_killed_at_every_file_operation_and_at_many_moments(tmp_path: Path) -> N
     _kill_in_forks(tmp_path, stride=1, kills=40)
 
 
+def _count_rows(folder: Path) -> int:
+    file = folder / "rounds.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
 def _wait_for_rows(folder: Path, count: int, process: "subprocess.Popen[str]", seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < deadline:
-        if (folder / "rounds.jsonl").exists() and len((folder / "rounds.jsonl").read_bytes().splitlines()) >= count:
+        if _count_rows(folder) >= count:
             return
         time.sleep(0.005)
     pytest.fail(f"the run did not get to round {count}: {process.poll()}")
@@ -121,20 +126,21 @@ def _wait_for_rows(folder: Path, count: int, process: "subprocess.Popen[str]", s
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("engine.workers=2", "method=toys:Keeper")])
 def test_killed_twenty_times_as_a_command(more: tuple[str, ...], tmp_path: Path) -> None:
-    """Real processes, killed at random moments from their start on; then once to the end."""
-    folder, chance = tmp_path / "run", random.Random(20)
-    words = tiny(folder, "train.rounds=150", *more)
+    """Real processes, killed at random moments: most of them while they train, some while they start."""
+    folder, chance, rounds = tmp_path / "run", random.Random(20), "train.rounds=500"
+    words = tiny(folder, rounds, *more)
     for _ in range(20):
+        done = _count_rows(folder)
         process = start(*words, *(["--resume"] if folder.exists() else []))
-        began = time.monotonic()
-        while process.poll() is None and not (folder / ".lock").exists() and time.monotonic() < began + 60:
-            time.sleep(0.01)
-        if chance.random() < 0.8:  # most of them while it trains, some while it starts
-            time.sleep(chance.uniform(0, 4))
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
+        if chance.random() < 0.8:
+            _wait_for_rows(folder, done + 1, process)
+            time.sleep(chance.uniform(0, 0.3))
+        else:
+            time.sleep(chance.uniform(0, 3))
+        process.kill()
+        assert end(process).code == -signal.SIGKILL
     assert call(*words, "--resume", "--quiet").code == 0
-    assert _ended_as(run(_tiny("train.rounds=150", *(word for word in more if "workers" not in word))), folder)
+    assert _ended_as(run(_tiny(rounds, *(word for word in more if "workers" not in word))), folder)
 
 
 def _gone(processes: list[psutil.Process], seconds: float = 20) -> bool:
@@ -168,6 +174,13 @@ def test_10_ctrl_c_stops_a_run_and_its_workers(tmp_path: Path) -> None:
     assert _ended_as(run(_tiny("train.rounds=60")), folder)
 
 
+def _deaf(process: psutil.Process) -> bool:
+    """Whether a process has blocked Ctrl-C, as Linux tells."""
+    status = Path(f"/proc/{process.pid}/status")
+    blocked = next(line for line in status.read_text().splitlines() if line.startswith("SigBlk:"))
+    return bool(int(blocked.split()[1], 16) & 1 << signal.SIGINT - 1)
+
+
 @pytest.mark.slow
 def test_10_ctrl_c_while_workers_start_is_as_quiet(tmp_path: Path) -> None:
     for delay in (0.0, 0.3, 1.0):
@@ -176,6 +189,7 @@ def test_10_ctrl_c_while_workers_start_is_as_quiet(tmp_path: Path) -> None:
         while process.poll() is None and not worker_processes(psutil.Process(process.pid)):
             time.sleep(0.01)
         workers = worker_processes(psutil.Process(process.pid))
+        assert sys.platform != "linux" or all(map(_deaf, workers)), "from their first moment on"
         time.sleep(delay)
         os.killpg(process.pid, signal.SIGINT)
         said = end(process)
@@ -191,8 +205,11 @@ def test_workers_end_when_their_run_is_killed(tmp_path: Path) -> None:
     _wait_for_rows(tmp_path / "run", 1, process)
     workers = _workers_of(process)
     process.kill()
+    gone = _gone(workers)
+    for worker in () if gone else workers:
+        worker.kill()
     process.communicate()
-    assert _gone(workers)
+    assert gone
 
 
 def _press(*delays: float) -> None:

@@ -1,7 +1,6 @@
 """The command line. Every command has its equal in Python; errors become one line and an exit code."""
 
 import io
-import os
 import sys
 import traceback
 import warnings
@@ -56,8 +55,6 @@ def _guarded(command: Callable[[], Any], debug: bool) -> int:
     except click.exceptions.NoArgsIsHelpError as error:  # `semifed split` alone
         error.show()
         return error.exit_code
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         if debug:
             traceback.print_exc()
