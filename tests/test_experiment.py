@@ -67,7 +67,7 @@ def test_false_on_the_command_line_is_false() -> None:
         ({"net": {"norm": "layer"}}, "net.norm: 'layer' is unknown; known are: batch, group, none"),
         ({"net": 3}, "net: expected a table, not 3"),
         ({"method": "fedavgg"}, "method.name: there is no method 'fedavgg'; did you mean fedavg?"),
-        ({"method": {"repeat": 2}}, "method: expected a name or a table with a name"),
+        ({"method": {"name": 3}}, "method: expected a name or a table with a name"),
         ({"method": 3}, "method: expected a name or a table with a name"),
         ({"method": {"name": "fedavg", "mu": 1}}, "method.mu: no such setting; known are: weighting, repeat, augment"),
         ({"method": {"name": "fedprox", "mu": -1}}, "method.mu: must be at least 0, not -1.0"),
@@ -184,3 +184,7 @@ def test_replace_keeps_what_no_table_can_hold(synthetic: Dataset) -> None:
     assert own.replace("data=mnist", "net=mlp").net == NetSettings("mlp")
     assert own.tables()["data"] == "synthetic"
     assert own.tables()["net"] == {"name": "Linear"}
+
+
+def test_options_without_a_name_are_those_of_the_default_method() -> None:
+    assert Experiment.read(None, ["method.repeat=2"]).method == FedAvg(repeat=2)

@@ -163,9 +163,11 @@ def method_name(kind: type[Method]) -> str:
 
 
 def read_method(given: Any) -> Method:
-    """A method from its name, or from a table of its name and options."""
-    table = {"name": given} if isinstance(given, str) else dict(given) if isinstance(given, Mapping) else {}
-    name = table.pop("name", None)
+    """A method from its name, or from a table of its name and options; without a name it is the default one."""
+    table = (
+        {"name": given} if isinstance(given, str) else dict(given) if isinstance(given, Mapping) else {"name": given}
+    )
+    name = table.pop("name", method_name(FedAvg))
     if not isinstance(name, str):
         raise SettingError('method: expected a name or a table with a name, such as method = "fedavg"')
     return build(find_method(name), table, "method")

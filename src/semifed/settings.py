@@ -61,10 +61,12 @@ def _check_range(value: Any, limits: Mapping[str, Any], place: str) -> None:
         "below": ("below", operator.lt),
     }
     stated = {name: test for name, test in tests.items() if name in limits}
-    if abs(value) < _ENDLESS and all(holds(value, limits[name]) for name, (_, holds) in stated.items()):
+    within = all(holds(value, limits[name]) for name, (_, holds) in stated.items())
+    if within and abs(value) < _ENDLESS:
         return
     allowed = " and ".join(f"{words} {limits[name]}" for name, (words, _) in stated.items())
-    raise SettingError(f"{place}: must be {allowed or 'a number of reasonable size'}, not {str(value)[:40]}")
+    reasonable = "a number of reasonable size" if within or not allowed else allowed
+    raise SettingError(f"{place}: must be {reasonable}, not {str(value)[:40]}")
 
 
 def conform(value: Any, hint: Any, place: str) -> Any:

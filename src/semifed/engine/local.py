@@ -110,7 +110,9 @@ class Workshop:
         parts, seen = self._steps(role, starts, plans, when, self.mapped)
         if self.mapped:
             up = torch.func.vmap(partial(method.upload, self.net))(parts, stack([task.down for task in tasks]))
-            ups, kept = unstack(up, len(tasks)), unstack(pick(parts, method.keeps), len(tasks))
+            # What is kept is a copy: a view would hold on to the storage of the whole chunk.
+            copies = tree_map(torch.clone, tuple(unstack(pick(parts, method.keeps), len(tasks))))
+            ups, kept = unstack(up, len(tasks)), list(copies)
         else:
             ups, kept = [method.upload(self.net, parts, tasks[0].down)], [pick(parts, method.keeps)]
         return [
