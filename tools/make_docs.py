@@ -83,7 +83,9 @@ def commands_page() -> str:
     lines = [NOTE, "# Commands", ""]
 
     def add(command: click.Command, path: str) -> None:
-        context = click.Context(command, info_name=path, terminal_width=100, max_content_width=100)
+        context = click.Context(
+            command, info_name=path, terminal_width=100, max_content_width=100, help_option_names=["-h", "--help"]
+        )
         lines.extend([f"## {path}", "", "```", command.get_help(context), "```", ""])
         if isinstance(command, click.Group):
             for name in sorted(command.commands):
