@@ -1,6 +1,9 @@
 """Generated pages are those that the code would write now."""
 
 import importlib.util
+import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -23,3 +26,9 @@ def test_generated_pages_are_up_to_date() -> None:
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     assert not stale, f"run `make docs`: {stale}"
+
+
+def test_python_of_the_readme_runs() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)

@@ -78,6 +78,7 @@ def test_linear_curve_falls_to_zero_and_is_mu_on_average() -> None:
     assert linear(26, 50, 0.5, 3) == pytest.approx(50 * 24 / 47**2)
     assert linear(50, 50, 0.5, 3) == 0
     assert sum(linear(r, 50, 0.5, 3) for r in range(1, 51)) / 50 == pytest.approx(0.488, abs=1e-3)
+    assert [linear(r, 3, 0.5, 3) for r in (3, 4)] == [0, 0]  # a run as short as its first phase
 
 
 def test_rectangle_curve_has_one_level() -> None:
@@ -232,6 +233,11 @@ def test_groups_are_averaged_with_the_server_and_clients_restart_from_theirs(two
     assert float(merged["net"]["1.weight"].mean()) == pytest.approx(sum(means) / 2)
     received = method.download(merged, Visit(client=9, slot=1, round=1))
     assert float(received["net"]["1.weight"].mean()) == pytest.approx(means[1])
+    one_refused = {"net": {"1.weight": nets[1:]}}
+    left = method.aggregate(two, server, one_refused, cohort((4, 5, 6), slots=(1, 2, 3)))
+    assert [float(left["groups"][group]["1.weight"].mean()) for group in ("0", "1")] == pytest.approx([3, 3])
+    nobody = SSFL(groups=5).aggregate(two, server | {"groups": dict.fromkeys("01234")}, one_refused, cohort((4, 5, 6)))
+    assert float(nobody["groups"]["4"]["1.weight"].mean()) == pytest.approx(3)  # the mean of 2, 3 and 4
     alone = method.aggregate(two, server, {"net": {"1.weight": nets}}, cohort((3, 4, 5, 6)))
     assert float(alone["groups"]["0"]["1.weight"].mean()) == pytest.approx(2)
 

@@ -12,7 +12,7 @@ import semifed
 
 ROOT = Path(semifed.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-ENTRANCES = ("semifed", "semifed.cli")
+ENTRANCES = ("semifed", "semifed.cli", "semifed.__main__")
 
 ORDER: list[set[str]] = [
     {"errors", "keys", "writing", "batch", "params"},
@@ -27,6 +27,7 @@ ORDER: list[set[str]] = [
     {"terminal"},
     {"commands"},
     {"cli"},
+    {"__main__"},
     {"__init__"},
 ]
 """A room imports from those before it; rooms in one line do not know each other."""

@@ -27,7 +27,8 @@ def cli(debug: bool) -> None:
     semifed run --set method=fedavg+ --set train.rounds=20
 
     \b
-    Exit codes: 0 done, 1 refused or failed, 2 a setting is wrong, 3 data, 4 the run's folder, 130 stopped.
+    Exit codes: 0 done, 1 refused or failed, 2 a setting is wrong, 3 data, 4 the run's folder, 70 a fault
+    in the code (ours, or of your own method; --debug shows where), 130 stopped.
     """
 
 

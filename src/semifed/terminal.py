@@ -91,9 +91,17 @@ def result_table(records: Iterable[tuple[str, Record]], title: str | None = None
     return table(["run", "model", "best %", "last %", "MB sent", "seconds"], rows, title)
 
 
+def standard_output() -> Console:
+    """Standard output: as wide as the terminal, and as wide as it takes where there is none."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, 240))
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:
     """A table of text; names are never read as markup."""
-    made = Table(*columns, title=title, title_justify="left", header_style="bold")
+    made = Table(title=title, title_justify="left", header_style="bold")
+    for column in columns:
+        made.add_column(column, overflow="fold")  # a number that is cut off is worse than two lines
     for row in rows:
         made.add_row(*(escape(str(cell)) for cell in row))
     return made

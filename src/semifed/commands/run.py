@@ -16,7 +16,7 @@ from semifed.errors import RunError, SettingError, StoppedError
 from semifed.experiment import Experiment, method_name
 from semifed.results.folder import is_begun
 from semifed.run import run as run_experiment
-from semifed.terminal import Watcher, result_table
+from semifed.terminal import Watcher, result_table, standard_output
 
 
 @click.command()
@@ -76,7 +76,7 @@ def run(
     if as_json:
         click.echo(json.dumps({**record.summary, "folder": str(folder)}, indent=2))
     else:
-        Console().print(result_table([(folder.name, record)]))
+        standard_output().print(result_table([(folder.name, record)]))
         click.echo(f"everything is in {folder}")
 
 

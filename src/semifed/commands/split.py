@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from semifed.commands import options
 from semifed.data.scenario import Scenario
@@ -13,7 +12,7 @@ from semifed.data.sources import fingerprints
 from semifed.engine.assemble import load_data, make_split
 from semifed.errors import RunError
 from semifed.experiment import Experiment
-from semifed.terminal import table
+from semifed.terminal import standard_output, table
 
 
 @click.group()
@@ -77,7 +76,7 @@ def split_show(
         [holder, sum(one), sum(two), *(f"{a}+{b}" if a or b else "" for a, b in zip(one, two, strict=True))]
         for holder, one, two in zip(holders, labelled, unlabelled, strict=True)
     ]
-    Console().print(
+    standard_output().print(
         table(["client", "labelled", "unlabelled", *dataset.classes], cells, "labelled + unlabelled of each class")
     )
     click.echo(f"test {len(scenario.test)}  validation {len(scenario.validation)}  unused {len(scenario.unused)}")

@@ -50,12 +50,11 @@ def run_rounds(
         if not method.server_last:
             server, server_terms = assembly.workshop.train_server(round, server)
         cohort = draw_cohort(assembly, round)
+        slots = draw_slots(assembly, cohort, round)
         visits = visits.index_add(0, torch.tensor(cohort), torch.ones(len(cohort), dtype=torch.int64))
-        tasks = [
-            _task(assembly, server, kept, visits, Visit(client, slot, round)) for slot, client in enumerate(cohort)
-        ]
+        tasks = [_task(assembly, server, kept, visits, Visit(client, slots[client], round)) for client in cohort]
         sound, refused = pass_gate(tasks, clients.train(round, tasks))
-        server = _merge(assembly, server, sound, visits, round)
+        server = _merge(assembly, server, sound, slots, visits, round)
         if method.server_last:
             server, server_terms = assembly.workshop.train_server(round, server)
         server = assembly.workshop.settle(server)
@@ -87,6 +86,12 @@ def draw_cohort(assembly: Assembly, round: int) -> list[int]:
     return sorted(int(active[place]) for place in order[: experiment.train.clients_per_round])
 
 
+def draw_slots(assembly: Assembly, cohort: Sequence[int], round: int) -> dict[int, int]:
+    """The place of each client in the cohort, dealt anew each round: methods that form groups go by it."""
+    order = keys.permutation(keys.key(assembly.experiment.seed, "slots", round), len(cohort))
+    return dict(zip(cohort, order.tolist(), strict=True))
+
+
 def _task(assembly: Assembly, server: Parts, kept: dict[str, Parts], visits: torch.Tensor, visit: Visit) -> Task:
     method = assembly.experiment.method
     down = method.download(server, visit)
@@ -96,7 +101,14 @@ def _task(assembly: Assembly, server: Parts, kept: dict[str, Parts], visits: tor
     return Task(visit.client, down, own, int(visits[visit.client]))
 
 
-def _merge(assembly: Assembly, server: Parts, sound: Sequence[Turn], visits: torch.Tensor, round: int) -> Parts:
+def _merge(
+    assembly: Assembly,
+    server: Parts,
+    sound: Sequence[Turn],
+    slots: dict[int, int],
+    visits: torch.Tensor,
+    round: int,
+) -> Parts:
     """The server after the round; if no client had anything to read, or none is sound, it stays as it is."""
     examples = torch.tensor([outcome.examples for _, outcome in sound])
     if not bool(examples.any()):
@@ -108,6 +120,7 @@ def _merge(assembly: Assembly, server: Parts, sound: Sequence[Turn], visits: tor
         visits=visits[clients],
         round=round,
         rounds=assembly.experiment.train.rounds,
+        slots=tuple(slots[client] for client in clients),
         server_examples=len(assembly.scenario.server),
         validation=assembly.validation_set(),
     )

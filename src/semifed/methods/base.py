@@ -57,6 +57,7 @@ class Cohort(NamedTuple):
     visits: Tensor  # how often each has taken part, the present visit included
     round: int  # from 0
     rounds: int  # how many the run has
+    slots: tuple[int, ...] = ()  # the places of these clients in the round's cohort
     server_examples: int = 0  # how many samples the server has trained on in this round
     validation: tuple[Tensor, Tensor] | None = None  # images and labels that the server holds out, if any
 

@@ -14,10 +14,10 @@
     exchange     : an entry of psi at most `sparse` in size is 0; only entries that moved more than `delta` are sent
     learning rate: divided by 3 when the validation loss has not fallen for `patience` rounds
 
-Differs from the authors' code: the released one is the later version only, uses helpers in every tenth round,
-never weights by accuracy, sums KL over confident rows only, and its L2 weight of 10 with lambda_a = 0.01 erases what
-psi learns; the defaults here are the first paper's. Sent entries of psi are the sparse ones. What the server sends is
-counted as it is sent, not against a client's old copy. Plateaus are found by the server, not by each client.
+Differs from the authors' code: the released one is the later version only, uses helpers in every tenth round, never
+weights by accuracy, takes KL as a mean over helpers and confident rows, and its L2 weight of 10 with lambda_a = 0.01
+erases what psi learns; the defaults here are the first paper's. Sent entries of psi are the sparse ones. What the
+server sends is counted as sent, not against a client's old copy. Plateaus are found by the server, not by each client.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class FedMatch(Method):
     every: int = option(1, "rounds from one with helpers to the next (later version: 10)", least=1)
     threshold: float = option(0.75, "least probability of a pseudo-label (tau)", least=0, most=1)
     lambda_s: float = option(10.0, "weight of the supervised term", least=0)
-    lambda_i: float = option(1.0, "weight of inter-client consistency (later version: 0.01)", least=0)
+    lambda_i: float = option(1.0, "weight of inter-client consistency (later version: 0.01 over H)", least=0)
     lambda_a: float = option(1.0, "weight of agreement (later version: 0.01)", least=0)
     lambda_1: float = option(0.0, "weight of |psi|_1: 0 for dense, about 0.01 for sparse", least=0)
     lambda_2: float = option(0.01, "weight of |sigma - psi|^2 (later version: 10)", least=0)

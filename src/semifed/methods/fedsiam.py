@@ -6,18 +6,15 @@
     step   : online by gradient; target <- alpha target + (1 - alpha) online   alpha grows with own epochs
     Pi     : no target net; view 2 goes through the online net itself (NoSiam of the ablation)
     MT     : both nets are sent both ways and averaged
-    D      : in the first phi rounds alpha = 0 and only the target is sent; later an online layer is sent if its
-             divergence |target - online| / |online| reaches a boundary, the (1 - tau)-quantile of the divergences
-             of the last rounds; a layer that is withheld is filled from the same client's target
-    tau    : linear   2 (1-mu) R (R - r) / (R - phi)^2 after phi, at most 1
-             rectangle (1-mu) R / (end - phi) between phi and end, at most 1
+    D      : for phi rounds alpha = 0 and only the target is sent; then an online layer is sent if |target - online| /
+             |online| reaches the (1 - tau)-quantile of the last rounds, and else filled from its client's target
+    tau    : linear 2 (1-mu) R (R - r) / (R - phi)^2 after phi; rectangle (1-mu) R / (end - phi) until end; at most 1
 
-Differs from the authors' code: clients learn from their own data where labels are at the server (there they
-train on the server's last batch; D throws the trained nets away); online and target start equal; the quantile is
-over layers, one value each, of rounds after phi; images are ordered anew each epoch. Kept from it: the cross-entropy
-is divided by all rows (the paper's mean over the few labelled rows of a batch did not train: 11% on MNIST after 3
-rounds), labelled images stand three times in an epoch, epochs are counted from one visit on, the squared distance
-is divided by the number of classes, the server's alpha counts steps.
+Differs from the authors' code: with labels at the server clients learn from their own data (there from the server's
+last batch, and D throws the trained nets away); online and target start equal; the quantile is over layers, one
+value each, of rounds after phi; images are ordered anew each epoch. Kept from it: the cross-entropy
+is over all rows (a mean over the few labelled ones of a batch did not train: 11% on MNIST), a client's labelled images
+stand three times in an epoch, epochs count from one visit on, the squared distance is divided by the classes.
 """
 
 from dataclasses import dataclass
@@ -57,6 +54,9 @@ class FedSiamPi(Method):
     def reads(self) -> dict[str, Pool]:
         return {"images": Pool("all", ("weak", "weak"), self.repeat)}
 
+    def server_reads(self) -> dict[str, Pool]:
+        return {"images": Pool("all", ("weak", "weak"))}
+
     def client(self) -> tuple[Move, ...]:
         return (Descend(("online",), self.loss),)
 
@@ -65,8 +65,8 @@ class FedSiamPi(Method):
     def loss(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
         rows = batch.rows("images")
         logits = net(parts["online"], rows.views[0], rows.real)
-        with torch.no_grad():  # the target, or without one the online net once more
-            aim = net(parts["target" if "target" in parts else "online"], rows.views[1], rows.real).softmax(-1)
+        with torch.no_grad():
+            aim = net(parts.get("target") or parts["online"], rows.views[1], rows.real).softmax(-1)
         beta = self.weight * ramp_up(own_epochs(batch.clock), self.ramp)
         return {
             "cross_entropy": masked_mean(cross_entropies(logits, rows.y) * rows.labelled, rows.real),

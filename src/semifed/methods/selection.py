@@ -43,7 +43,7 @@ def remember(seen: Params, values: Tensor, round: int, window: int, phi: int) ->
 
 def linear(r: int, rounds: int, share: float, phi: int) -> float:
     """From its largest value after round phi straight down to 0 in the last round, `share` on average; at most 1."""
-    if r <= phi:
+    if not phi < r < rounds:
         return 0.0
     return min(2 * share * rounds * (rounds - r) / (rounds - phi) ** 2, 1.0)
 

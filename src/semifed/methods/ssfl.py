@@ -7,8 +7,9 @@
              (without labels at the server there is no w_s: w_i is the group's mean)
 
 Differs from the authors' code: one server net for all groups, as in the paper (there one a group); momentum starts
-afresh at each visit (there it stays with a process's rank); their branch for labels at the client never
-separates weak and strong views. Who takes part next starts from the mean of the group it falls into, as in both.
+afresh at each visit (there it stays with a process's rank); their branch for labels at the client never separates
+weak and strong views. Who takes part next starts from the mean of the group it falls into, as in both. Clients of a
+group weigh the same, whatever `weighting` says.
 """
 
 from dataclasses import dataclass
@@ -40,12 +41,15 @@ class SSFL(FixMatch):
         return {"net": server["groups"][str(visit.slot % self.groups)]}
 
     def aggregate(self, net: Net, server: Parts, up: Parts, cohort: Cohort) -> Parts:
-        slots = [sorted(cohort.clients).index(client) for client in cohort.clients]
+        slots = cohort.slots or range(len(cohort.clients))
         groups = {}
-        for group, before in server["groups"].items():
+        for group in server["groups"]:
             members = [place for place, slot in enumerate(slots) if slot % self.groups == int(group)]
             nets = [at(up["net"], place) for place in members if int(cohort.examples[place])]
             nets += [server["net"]] if cohort.server_examples else []
-            groups[group] = averaging.mean(stack(nets), torch.full((len(nets),), 1 / len(nets))) if nets else before
-        share = torch.full((self.groups,), 1 / self.groups)
-        return {"net": averaging.mean(stack(list(groups.values())), share), "groups": groups}
+            if nets:
+                groups[group] = averaging.mean(stack(nets), torch.full((len(nets),), 1 / len(nets)))
+        share = torch.full((len(groups),), 1 / len(groups))
+        merged = averaging.mean(stack(list(groups.values())), share)
+        # A group that nobody was in goes on from the mean of the others.
+        return {"net": merged, "groups": {group: groups.get(group, merged) for group in server["groups"]}}
