@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format bench docs clean
+.PHONY: help setup demo test test-all check format bench bench-full docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,10 +36,19 @@ format: setup  ## put the code in order
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: setup  ## how fast it is on this machine
+bench: setup  ## how fast it is on this machine, alone and beside other frameworks
+	$(BIN)/python benchmarks/views.py
+	$(BIN)/python benchmarks/engine.py --short
+	$(BIN)/python benchmarks/kernels.py --short
+	$(BIN)/python benchmarks/peers.py --short
+	$(BIN)/python benchmarks/scale.py --short
+
+bench-full: setup  ## the same with more turns and three seeds
 	$(BIN)/python benchmarks/views.py
 	$(BIN)/python benchmarks/engine.py
-	$(BIN)/python benchmarks/kernels.py --short
+	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/scale.py
 
 docs: setup  ## write the generated pages of docs/ anew
 	$(BIN)/python tools/make_docs.py

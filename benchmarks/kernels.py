@@ -3,55 +3,23 @@
 python benchmarks/kernels.py [--short]
 
 Everything is run in turns, and the least CPU time of several turns counts: other processes may be running.
-`eager` is the plain loop that most frameworks have: one client after the other, nn.Module and optim.SGD. `engine` is
-Workshop.train with torch's own operations (SEMIFED_KERNELS=off), `kernels` the same with the kernels.
+What `eager`, `engine` and `kernels` are is said in steps.py.
 """
 
-import copy
-import dataclasses
-import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
 
-from semifed.data.views import View
-from semifed.engine.assemble import Assembly, prepare
-from semifed.engine.local import Task
+from semifed.engine.assemble import prepare
 from semifed.experiment import Experiment
 from semifed.methods.fedavg import FedAvg
 from semifed.methods.fedsiam import FedSiamMT
 from semifed.nets import kernels
-from semifed.nets.kernels import library
-
-CLIENTS = 10
-Work = Callable[[], object]
-
-
-def race(forms: Mapping[str, Work], repeats: int) -> dict[str, float]:
-    """Milliseconds of each form, by turns."""
-    least = dict.fromkeys(forms, float("inf"))
-    for turn in range(repeats + 1):
-        for name, work in forms.items():
-            started = time.thread_time()
-            work()
-            if turn:  # the first is for warming up
-                least[name] = min(least[name], 1000 * (time.thread_time() - started))
-    return least
-
-
-def switched(on: bool, work: Work) -> Work:
-    """The same work with or without kernels."""
-
-    def run() -> None:
-        os.environ[library.SWITCH] = "on" if on else "off"
-        work()
-
-    return run
+from steps import CLIENTS, Case, Work, race, step_forms, switched
 
 
 def show(name: str, times: Mapping[str, float], steps: int = 1) -> None:
@@ -100,71 +68,14 @@ def layers(repeats: int) -> None:
 # --- local steps
 
 
-def eager_net() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Conv2d(10, 20, 5), nn.Dropout2d(0.5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
-        nn.Linear(320, 50), nn.ReLU(), nn.Dropout(0.5), nn.Linear(50, 10),
-    )  # fmt: skip
-
-
-def eager_client(assembly: Assembly, order: Tensor, view: View, target: bool) -> None:
-    """One client's visit: FedAvg, or with a target net that follows and a consistency term."""
-    training = assembly.workshop.training
-    net = eager_net()
-    followed = copy.deepcopy(net) if target else None
-    optimiser = torch.optim.SGD(net.parameters(), training.lr, training.momentum, weight_decay=training.weight_decay)
-    for rows in torch.split(order, training.batch):
-        images, y = assembly.dataset.images[rows], assembly.dataset.labels[rows]
-        logits = net(view(images, rows))
-        loss = F.cross_entropy(logits, y)
-        if followed is not None:
-            with torch.no_grad():
-                aim = followed(view(images, rows + 99_999)).softmax(1)
-            loss = loss + (logits.softmax(1) - aim).square().mean()
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        if followed is not None:
-            with torch.no_grad():
-                for slow, fast in zip(followed.parameters(), net.parameters(), strict=True):
-                    slow.lerp_(fast, 0.01)
-
-
-def step_forms(method: FedAvg | FedSiamMT, batch: int) -> tuple[dict[str, Work], int]:
-    """The same visits of ten clients in three forms, and how many steps each has."""
-    wishes = ["data=mnist5k", "engine.mode=mapped", f"engine.chunk={CLIENTS}", f"scenario.clients={CLIENTS}"]
-    wishes += [f"client.batch={batch}", "client.epochs=1", "scenario.gamma=0.5"]
-    assembly = prepare(dataclasses.replace(Experiment.read(None, wishes), method=method))
-    workshop, siamese = assembly.workshop, isinstance(method, FedSiamMT)
-    server = method.init(assembly.net, 0)
-    tasks = [Task(client, server, {}, 1) for client in range(CLIENTS)]
-    held = [torch.tensor(site.labelled) for site in assembly.scenario.clients]
-    # A siamese visit reads every image; which of them carry labels makes no difference to the time.
-    held = [torch.cat([own, torch.tensor(assembly.scenario.unlabelled_at(client, 0))]) if siamese else own
-            for client, own in enumerate(held)]  # fmt: skip
-    steps = -(-len(held[0]) // batch)
-    view = workshop.views["weak" if siamese else "clean"]
-
-    def eager() -> None:
-        for own in held:
-            eager_client(assembly, own[torch.randperm(len(own))], view, siamese)
-
-    def engine() -> None:
-        workshop.train(0, tasks)
-
-    return {"eager": eager, "engine": switched(False, engine), "kernels": switched(True, engine)}, steps
-
-
 def local_steps(repeats: int) -> None:
     print(f"local steps of the MNIST net, {CLIENTS} clients, ms for one step of all of them")
-    for name, method, batch in (
-        ("FedAvg, batch 10", FedAvg(), 10),
-        ("FedSiam-MT, batch 10", FedSiamMT(repeat=1), 10),
-        ("FedSiam-MT, batch 60", FedSiamMT(repeat=1), 60),
+    for case in (
+        Case("mnist-cnn", FedAvg(), 10),
+        Case("mnist-cnn", FedSiamMT(repeat=1), 10),
+        Case("mnist-cnn", FedSiamMT(repeat=1), 60, steps=7),
     ):
-        forms, steps = step_forms(method, batch)
-        show(f"  {name}", race(forms, repeats), steps)
+        show(f"  {case}", race(step_forms(case), repeats), case.steps)
 
 
 def evaluation(repeats: int) -> None:

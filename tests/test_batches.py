@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from semifed.batch import Pool
-from semifed.data.batches import Plan, Rows, Stream, Supply, plan
+from semifed.data.batches import Plan, Rows, Stream, Supply, When, plan
 from semifed.training import ClientTraining
 
 LABELLED = {"labelled": Pool("labelled", ("clean",))}
@@ -41,9 +41,9 @@ def read(rows: Rows, steps: slice | Tensor = slice(None)) -> list[int]:
     return places
 
 
-def stream(plans: list[Plan], pools: Mapping[str, Pool], images: Tensor | None = None) -> Stream:
+def stream(plans: list[Plan], pools: Mapping[str, Pool], when: When | None = None) -> Stream:
     content = torch.arange(1000, dtype=torch.int64).reshape(-1, 1, 1, 1).expand(-1, 1, 2, 2)
-    return Stream(plans, pools, content if images is None else images, VIEWS)
+    return Stream(plans, pools, content, VIEWS, when or When(0, 1, [1] * len(plans)))
 
 
 def test_every_sample_once_an_epoch_and_the_rest_is_padding() -> None:
@@ -88,7 +88,7 @@ def test_a_batch_larger_than_the_data_is_padded() -> None:
     assert visit.pools["labelled"].real.sum(1).tolist() == [1, 1]
     assert visit.pools["labelled"].place.shape == made(LABELLED, supply(1), batch=10**15).pools["labelled"].place.shape
     batches = stream([visit], LABELLED)
-    assert batches.batch(0, 0, 1, torch.tensor([1])).rows("labelled").y.tolist() == [[0]]
+    assert batches.batch(0).rows("labelled").y.tolist() == [[0]]
 
 
 def test_steps_cap_the_visit() -> None:
@@ -175,14 +175,14 @@ def test_any_visit_is_whole(*, holds: Any, labelled: int, unlabelled: int, **cho
 
 def test_a_cohort_is_padded_to_one_shape_and_padding_is_marked() -> None:
     plans = [made(TWO, supply(10, 6), 1), made(TWO, supply(2, 6), 2), made(TWO, supply(0), 3)]
-    together = stream(plans, TWO)
+    together = stream(plans, TWO, When(7, 50, [3, 1, 1]))
     assert together.steps == 6
     assert together.lengths.tolist() == [6, 2, 0]
     for step, active in enumerate([[True, True, False], [True, True, False], [True, False, False]]):
         found = together.active(step)
         assert found is not None
         assert found.tolist() == active
-    batch = together.batch(2, 7, 50, torch.tensor([3, 1, 1]))
+    batch = together.batch(2)
     rows = batch.rows("labelled")
     assert rows.views[0].shape == (3, 4, 1, 2, 2)
     assert rows.real.tolist() == [[True, True, False, False], [False] * 4, [False] * 4]
@@ -202,7 +202,7 @@ def test_a_client_reads_the_same_alone_and_in_a_cohort() -> None:
     for place, visit in enumerate(plans):
         alone = stream([visit], pools)
         for step in range(visit.steps):
-            joint, own = (one.batch(step, 0, 1, torch.ones(count)) for one, count in ((together, 2), (alone, 1)))
+            joint, own = together.batch(step), alone.batch(step)
             for name in pools:
                 wide, narrow = joint.rows(name), own.rows(name)
                 rows = narrow.real.shape[1]
@@ -218,7 +218,7 @@ def test_every_row_view_pool_and_step_has_a_key_of_its_own() -> None:
     together = stream(plans, pools)
     seen: list[float] = []
     for step in range(together.steps):
-        for rows in together.batch(step, 0, 1, torch.ones(2)).pools.values():
+        for rows in together.batch(step).pools.values():
             seen += [value for view in rows.views for value in view[..., 0, 0, 0].flatten().tolist()]
     assert len(set(seen)) == len(seen) == 2 * 4 * 4 * 3
 
@@ -226,7 +226,31 @@ def test_every_row_view_pool_and_step_has_a_key_of_its_own() -> None:
 @pytest.mark.parametrize("names", [("clean",), ("twice", "clean")])
 def test_views_come_in_the_order_asked_for(names: tuple[str, ...]) -> None:
     pools = {"x": Pool("unlabelled", names)}
-    rows = stream([made(pools, supply(0, 3))], pools).batch(0, 0, 1, torch.ones(1)).rows("x")
+    rows = stream([made(pools, supply(0, 3))], pools).batch(0).rows("x")
     factors = {"clean": 1, "twice": 2}
     for name, view in zip(names, rows.views, strict=True):
         assert sorted(view[0, :, 0, 0, 0].tolist()) == [place * factors[name] for place in (500, 501, 502)]
+
+
+def test_batches_are_the_same_however_many_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools = {"labelled": Pool("labelled", ("keys", "clean"))}
+    plans = [made(pools, supply(10), 1), made(pools, supply(7), 2)]
+    every = []
+    for at_once in (1, 20, 1000):
+        monkeypatch.setattr("semifed.data.batches.AT_ONCE", at_once)
+        one = stream(plans, pools)
+        every.append([one.batch(step) for step in (0, 1, 2, 5, 4, 3)])
+    for several in zip(*every, strict=True):
+        first, *others = (batch.rows("labelled") for batch in several)
+        for other in others:
+            assert torch.equal(first.real, other.real)
+            assert all(torch.equal(one, two) for one, two in zip(first.views, other.views, strict=True))
+        assert len({tuple(batch.clock.step.tolist()) for batch in several}) == 1
+
+
+def test_few_labelled_samples_are_repeated_up_to_their_share() -> None:
+    pools = {"images": Pool("all", ("clean",), repeat=3, share=0.25)}
+    for labelled, unlabelled, times in ((2, 60, 10), (2, 59, 10), (10, 30, 3), (10, 0, 3), (0, 5, 0)):
+        visit = made(pools, supply(labelled, unlabelled), epochs=1, batch=1000)
+        y = visit.pools["images"].y
+        assert int((y >= 0).sum()) == times * labelled

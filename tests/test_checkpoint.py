@@ -125,13 +125,13 @@ def test_65_every_flipped_byte_of_the_head_is_noticed(stopped: Path) -> None:
         assert (found.round, found.experiment) == (good.round, good.experiment)
 
 
-@pytest.mark.parametrize(("format", "version"), [("0", "0.0.9"), ("2", "3.1.4")])
+@pytest.mark.parametrize(("format", "version"), [("1", "0.1.0"), ("3", "3.1.4")])
 def test_66_another_format_is_refused_with_its_version(format: str, version: str, stopped: Path) -> None:
     tensors, facts = read_tensors(stopped / CHECKPOINT)
     write_tensors(stopped / CHECKPOINT, tensors, {**facts, "format": format, "semifed": version})
     line = refused(stopped)
     assert f"is of format {format}, written by semifed {version}" in line
-    assert "with format 1: go on with that version" in line
+    assert "with format 2: go on with that version" in line
 
 
 def test_rounds_that_were_edited_are_noticed(stopped: Path) -> None:

@@ -52,15 +52,17 @@ def test_the_same_seed_gives_the_same_run_to_the_last_bit(small: Make) -> None:
     assert other != rows
 
 
-def test_two_workers_give_the_numbers_of_one_to_the_last_bit(small: Make) -> None:
-    assembly = prepare(small("engine.chunk=3", "engine.workers=2", **NORMED, method="toys:Keeper"))
+@pytest.mark.parametrize("start", ["auto", "spawn"])
+def test_two_workers_give_the_numbers_of_one_to_the_last_bit(small: Make, start: str) -> None:
+    words = ("engine.chunk=3", "engine.workers=2", f"engine.start={start}")
+    assembly = prepare(small(*words, **NORMED, method="toys:Keeper"))
     clients = open_clients(assembly)
     assert isinstance(clients, Workers)
     rows, progress = play(assembly, clients)
     alone, single = play(assembly, InProcess(assembly.workshop, 3))
     assert rows == alone
     assert digest(flatten(progress.state())) == digest(flatten(single.state()))
-    assert len(progress.kept) > 4
+    assert len(progress.kept.state()) > 4
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
@@ -157,7 +159,7 @@ def test_visits_are_counted(small: Make) -> None:
     counts = Counter(client for row in rows for client in row["clients"])
     assert progress.visits.tolist() == [counts[client] for client in range(6)]
     assert progress.round == 5
-    assert progress.kept == {}
+    assert progress.kept.state() == {}
 
 
 def test_the_order_of_samples_depends_on_seed_round_and_client_alone(small: Make) -> None:
@@ -189,13 +191,14 @@ def test_streaming_reads_the_arrival_of_the_round(small: Make) -> None:
     assert not first & last
 
 
-def test_evaluation_by_hand() -> None:
+def test_evaluation_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     net = Net.of(nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(2, 2)), (1, 1, 2))
     weights = {"2.weight": torch.tensor([[1.0, 0.0], [0.0, 1.0]]), "2.bias": torch.zeros(2)}
     images = torch.tensor([[200, 100], [100, 200], [30, 10], [0, 255], [255, 0]], dtype=torch.uint8).reshape(5, 1, 1, 2)
     labels = torch.tensor([0, 1, 1, 1, 0])
     for batch in (1, 2, 5, 100):
-        score = Examiner(net, images, labels, lambda x, _: x.float() / 255, batch)(weights)
+        monkeypatch.setattr("semifed.results.evaluate.AT_ONCE", batch)
+        score = Examiner(net, images, labels, lambda x, _: x.float() / 255, channels_last=batch == 5)(weights)
         assert score.accuracy == 80
         gaps = [(100, 1), (100, 1), (20, -1), (255, 1), (255, 1)]
         expected = sum(np.log1p(np.exp(-gap * sign / 255)) for gap, sign in gaps) / 5

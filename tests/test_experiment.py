@@ -77,7 +77,7 @@ def test_false_on_the_command_line_is_false() -> None:
         ({"server": {"epochs": 0}}, "server.epochs: must be at least 1, not 0"),
         ({"views": {"weak": ["blur"]}}, "views.weak: 'blur' is unknown"),
         ({"scenario": {"alpha": 0}}, "scenario.alpha: must be above 0, not 0.0"),
-        ({"engine": {"mode": "fast"}}, "engine.mode: 'fast' is unknown; known are: auto, mapped, single"),
+        ({"engine": {"mode": "quick"}}, "engine.mode: 'quick' is unknown; known are: auto, mapped, single, fastest"),
         ({"engine": {"workers": 0}}, "engine.workers: must be at least 1, not 0"),
         (
             {"train": {"clients_per_round": 11}, "scenario": {"clients": 10}},

@@ -1,16 +1,20 @@
 """The kernels stacked over clients: a client's numbers are the same in any company, to the last bit."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
 from convolutions import CASES, FIRST, SECOND, Case, assert_near, assert_same, compiled, gradients
+from semifed import keys
+from semifed.engine import mapping
 from semifed.engine.assemble import prepare
 from semifed.engine.local import Task
 from semifed.experiment import Experiment
 from semifed.nets import kernels
-from semifed.nets.kernels import autograd
+from semifed.nets.kernels import autograd, dropout_scales
 from semifed.params import leaves
 
 
@@ -125,3 +129,43 @@ def test_clients_of_the_mnist_net_train_the_same_in_every_chunk_to_the_last_bit(
     expected = uploads("mapped", 10)
     for mode, chunk in (("mapped", 1), ("mapped", 5), ("single", 10)):
         assert_same(uploads(mode, chunk), expected)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.1, 0.25, 0.3, 0.5, 0.999, 1.0])
+def test_dropout_draws_what_keys_draw(probability: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = torch.tensor([keys.key(number) for number in range(3)])
+    mapped = vmap(lambda key: dropout_scales(key, 1001, probability))
+    compiled = [mapped(own), torch.stack([dropout_scales(key, 1001, probability) for key in own])]
+    monkeypatch.setenv("SEMIFED_KERNELS", "off")
+    assert all(torch.equal(one, mapped(own)) for one in compiled)
+
+
+def test_a_cohort_is_mapped_as_vmap_maps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pair(NamedTuple):
+        one: Tensor
+        two: Tensor
+
+    def function(parts: dict[str, Pair], scale: Tensor) -> dict[str, Tensor]:
+        return {"sum": parts["a"].one @ parts["a"].two * scale, "same": torch.ones(2)}
+
+    parts = {"a": Pair(torch.randn(4, 3, 2), torch.randn(4, 2, requires_grad=True))}
+    scale = torch.arange(4.0)
+    expected = vmap(function)(parts, scale)
+    for short in (True, False):
+        monkeypatch.setattr(mapping, "SHORT_CUT", short and mapping.SHORT_CUT)
+        found = mapping.over_clients(function)(parts, scale)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        (gradient,) = torch.autograd.grad(found["sum"].sum(), [parts["a"].two])
+        assert gradient.abs().sum() > 0
+
+
+def test_an_error_inside_leaves_no_map_behind() -> None:
+    def fail(x: Tensor) -> Tensor:
+        raise ValueError("inside")
+
+    with pytest.raises(ValueError, match="inside"):
+        mapping.over_clients(fail)(torch.ones(2, 3))
+    assert not torch._C._are_functorch_transforms_active()
+    with pytest.raises(TypeError, match="must give tensors, not int"):
+        mapping.over_clients(len)(torch.ones(2, 3))

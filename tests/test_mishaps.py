@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -161,7 +162,7 @@ def test_what_cannot_be_sent_to_a_worker_is_refused() -> None:
 
     net = nn.Sequential(Local(), nn.Linear(144, 4))
     with pytest.raises(SettingError, match=r"engine.workers: the experiment cannot be sent.*use engine.workers = 1"):
-        run(dataclasses.replace(_tiny("engine.workers=2"), net=net))
+        run(dataclasses.replace(_tiny("engine.workers=2", "engine.start=spawn"), net=net))
 
 
 def test_no_shared_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +171,21 @@ def test_no_shared_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.Tensor, "share_memory_", full)
     with pytest.raises(RunError, match=r"no shared memory for the images \(unable to allocate shared memory\)"):
-        run(_tiny("engine.workers=2"))
+        run(_tiny("engine.workers=2", "engine.start=spawn"))
+
+
+def test_a_net_of_one_s_own_script_needs_no_sending_where_workers_are_forked() -> None:
+    class Local(nn.Flatten):
+        pass
+
+    net, forked = nn.Sequential(Local(), nn.Linear(144, 4)), "engine.start=fork"
+    if sys.platform == "linux":
+        record = run(dataclasses.replace(_tiny("engine.workers=2", forked), net=net))
+        alone = run(dataclasses.replace(_tiny(), net=net))
+        assert record.summary["model"] == alone.summary["model"]
+    else:
+        with pytest.raises(SettingError, match=r"engine\.start: workers can be forked on Linux and the CPU only"):
+            run(_tiny("engine.workers=2", forked))
 
 
 def test_one_worker_needs_no_process() -> None:

@@ -118,11 +118,13 @@ def test_own_net_and_own_data_run_from_python(small: Make) -> None:
     labels = torch.arange(120) % 2
     pixels[labels == 1, 0] = 255
     data = Dataset("mine", pixels, labels, 100, ("dark", "bright"), (0.5,) * 3, (0.25,) * 3, True)
-    module = nn.Sequential(
-        nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout2d(0.1), nn.Flatten(), nn.Linear(144, 2)
-    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # a test of luck otherwise: a few rounds do not suit every first draw
+        module = nn.Sequential(
+            nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout2d(0.1), nn.Flatten(), nn.Linear(144, 2)
+        )
     first = {name: value.clone() for name, value in module.state_dict().items()}
-    record = semifed.run(experiment(small, module, data, "train.rounds=3", "client.lr=0.1"))
+    record = semifed.run(experiment(small, module, data, "train.rounds=6", "client.lr=0.1"))
     assert record.rows[-1]["models"]["global"]["accuracy"] >= 95
     assert record.model.keys() == first.keys()
     assert all(torch.equal(value, first[name]) for name, value in module.state_dict().items())

@@ -154,9 +154,10 @@ def _workers_of(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     return found
 
 
-def test_10_ctrl_c_stops_a_run_and_its_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["auto", "spawn"])
+def test_10_ctrl_c_stops_a_run_and_its_workers(way: str, tmp_path: Path) -> None:
     folder = tmp_path / "my run"
-    process = start(*tiny(folder, "train.rounds=60", "engine.workers=2"))
+    process = start(*tiny(folder, "train.rounds=60", "engine.workers=2", f"engine.start={way}"))
     _wait_for_rows(folder, 2, process)
     workers = _workers_of(process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the command
@@ -185,7 +186,7 @@ def _deaf(process: psutil.Process) -> bool:
 def test_10_ctrl_c_while_workers_start_is_as_quiet(tmp_path: Path) -> None:
     for delay in (0.0, 0.3, 1.0):
         folder = tmp_path / str(delay)
-        process = start(*tiny(folder, "engine.workers=2"))
+        process = start(*tiny(folder, "engine.workers=2", "engine.start=spawn"))
         while process.poll() is None and not worker_processes(psutil.Process(process.pid)):
             time.sleep(0.01)
         workers = worker_processes(psutil.Process(process.pid))

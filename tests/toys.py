@@ -140,7 +140,12 @@ def stop_after(rounds: int) -> Watch:
 
 def worker_processes(main: psutil.Process) -> list[psutil.Process]:
     """The processes that train for a process."""
-    return [one for one in main.children(recursive=True) if "spawn_main" in str(one.cmdline())]
+    found = []
+    for child in main.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile: a compiler, a probe
+            if "resource_tracker" not in str(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def plain(rows: list[Row]) -> list[Row]:

@@ -1,5 +1,6 @@
 """Write the generated pages of docs/: methods, settings and commands, straight from the code."""
 
+import csv
 import dataclasses
 import inspect
 from pathlib import Path
@@ -72,10 +73,27 @@ def card(name: str) -> str:
     lines += [f"Labels may be at: {', '.join(method.labels)}.", ""]
     lines += ["## Options", "", *option_rows(method), ""]
     lines += ["## Our choices against the authors' code", "", choices.strip()[:1].upper() + choices.strip()[1:], ""]
-    extra = DOCS / "methods" / "notes" / f"{name}.md"
-    if extra.exists():
-        lines += ["## What we measured", "", extra.read_text(encoding="utf-8").strip(), ""]
-    return "\n".join(lines)
+    extra, curve = DOCS / "methods" / "notes" / f"{name}.md", curve_rows(name)
+    if extra.exists() or curve:
+        lines += [
+            "## What we measured",
+            "",
+            *([extra.read_text(encoding="utf-8").strip(), ""] if extra.exists() else []),
+        ]
+    return "\n".join([*lines, *curve])
+
+
+def curve_rows(name: str) -> list[str]:
+    """The method's share of the label-efficiency experiment, if it took part: accuracy and gain over labels alone."""
+    with (DOCS / "results" / "label-efficiency.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["method"] == name]
+    lines = [
+        "Against labels alone at an equal budget ([results](../results.md#what-unlabelled-data-are-worth)), last round:"
+    ]
+    lines += ["", "| data | labels at | labels | % | gain | seeds |", "|---|---|---:|---:|---:|---:|"]
+    keys = ("data", "labels", "total", "last", "gain", "seeds")
+    lines += ["| " + " | ".join(row[key] for key in keys) + " |" for row in rows]
+    return [*lines, ""] if rows else []
 
 
 def commands_page() -> str:

@@ -6,11 +6,15 @@ from torch import Tensor
 
 
 class Pool(NamedTuple):
-    """Samples that a step reads: which ones, in which views, and how often a labelled one stands in an epoch."""
+    """Samples that a step reads: which ones and in which views; how often a labelled one stands in an epoch.
+
+    Where labels are few, `share` repeats the labelled ones until they make up that share of the pool.
+    """
 
     holds: Literal["labelled", "unlabelled", "all"]
     views: tuple[str, ...]
     repeat: int = 1
+    share: float = 0.0
 
 
 class Clock(NamedTuple):

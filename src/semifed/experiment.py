@@ -41,6 +41,9 @@ class TrainSettings(Settings):
     clients_per_round: int = option(10, "clients drawn each round from those that hold anything", least=1)
     evaluate_every: int = option(1, "rounds between two tests; the last round is always tested", least=1)
     checkpoint_every: int = option(1, "rounds between two checkpoints", least=1)
+    stop_on_collapse: int = option(
+        0, "end a run after so many rounds in a row whose pseudo-labels are all of one class; 0: go on", least=0
+    )
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,18 @@ class EngineSettings(Settings):
 
     table: ClassVar[str] = "engine"
 
-    mode: Literal["auto", "mapped", "single"] = option("auto", "clients of a chunk at once, or one by one")
+    mode: Literal["auto", "mapped", "single", "fastest"] = option(
+        "auto",
+        "clients of a chunk at once or one by one; auto: by the size of the net; fastest: by a timing at the start",
+    )
+    layout: Literal["auto", "channels-first", "channels-last"] = option(
+        "auto", "how images lie in memory where clients train one by one; auto: channels last for large nets"
+    )
     chunk: int = option(10, "clients trained at once; bounds the memory, and is what a worker takes", least=1)
     workers: int = option(1, "processes that train chunks side by side", least=1)
+    start: Literal["auto", "fork", "spawn"] = option(
+        "auto", "how workers start: fork at once from this process (Linux, CPU), or spawn anew, which works everywhere"
+    )
     threads: int = option(1, "threads of each process", least=1)
     device: str = option("cpu", "cpu, cuda, cuda:1, mps, or auto for the best there is")
 

@@ -25,7 +25,9 @@ def key(*parts: SupportsIndex | str) -> int:
 
 def fold(keys: Tensor, more: Tensor | int) -> Tensor:
     """New keys from keys and an index; both broadcast."""
-    return _scramble(keys + _GOLDEN * (torch.as_tensor(more, device=keys.device) + 1))
+    if isinstance(more, int):
+        return _scramble(keys + _signed(_GOLDEN * (more + 1)))
+    return _scramble(keys + _GOLDEN * (more.to(keys.device) + 1))
 
 
 def uniform(keys: Tensor, count: int) -> Tensor:
@@ -44,6 +46,11 @@ def permutation(seed: int, count: int) -> Tensor:
     """The numbers 0 .. count-1 in an order that depends on the key alone."""
     hashes = fold(torch.tensor(seed), torch.arange(count))
     return torch.argsort(hashes, stable=True)
+
+
+def _signed(number: int) -> int:
+    """The signed 64-bit integer with these lowest bits, which is how tensors count."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def _scramble(z: Tensor) -> Tensor:

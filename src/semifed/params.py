@@ -98,6 +98,11 @@ def place(tree: Any, device: torch.device) -> Any:
     return tree_map(lambda tensor: tensor.to(device), tree)
 
 
+def lay_out(tree: Any, layout: torch.memory_format) -> Any:
+    """A tree whose tensors of four axes lie in memory in this order; what does already stays the very same tensor."""
+    return tree_map(lambda tensor: tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor, tree)
+
+
 def expand_as(scale: Tensor, like: Tensor) -> Tensor:
     """A scalar, or one value a client, shaped so that it multiplies `like`."""
     return scale.reshape(scale.shape + (1,) * (like.dim() - scale.dim()))

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -11,13 +12,16 @@ import torch
 
 from semifed.data.scenario import Scenario
 from semifed.engine.assemble import Assembly, prepare
+from semifed.engine.calibrate import calibrated
 from semifed.engine.environment import content, environment
+from semifed.engine.health import collapsed
 from semifed.engine.rounds import Progress, begin, run_rounds
 from semifed.engine.workers import open_clients
 from semifed.errors import RunError, SemifedError, SettingError
 from semifed.experiment import Experiment
 from semifed.params import flatten
 from semifed.results.folder import RunFolder, check_free, difference, is_begun
+from semifed.results.keep import rounds_of
 from semifed.results.record import Record, Row, summarise
 
 
@@ -30,7 +34,7 @@ class Event(NamedTuple):
 
 Watch = Callable[[Event], None]
 
-_MAY_CHANGE = ("engine.workers:",)
+_MAY_CHANGE = ("engine.workers:", "engine.start:")
 """What may differ on resume without a word, because the numbers stay the same to the last bit."""
 
 _MUST_STAY = ("data:", "scenario.")
@@ -66,13 +70,14 @@ def run(
     if experiment is None:
         raise SettingError("run: there is nothing to go on with yet; give an experiment")
     with _threads(experiment.engine.threads):
-        assembly = prepare(experiment, data_path, split)
+        assembly, seconds = calibrated(prepare(experiment, data_path, split))
+        experiment = assembly.experiment
         if path is None:
             return _run(assembly, begin(assembly), [], None, watch)
         with RunFolder.create(path, leftover=resume) as folder:
             with _undisturbed():
-                progress = begin(assembly)
-                folder.begin(experiment, assembly.scenario, environment(assembly))
+                progress = begin(assembly, folder.kept(experiment))
+                folder.begin(experiment, assembly.scenario, {**environment(assembly), "calibration": seconds})
                 folder.save(0, progress.state(), experiment)
             folder.check_space()
             return _run(assembly, progress, [], folder, watch)
@@ -93,16 +98,17 @@ def _go_on(
     if split and split.digest() != scenario.digest():
         raise SettingError(f"--split: the run in {folder.path} has another split; leave it out")
     there = folder.load(scenario, previous)
-    experiment = experiment or _experiment_in(folder)
+    experiment = _in_same_form(experiment, folder) if experiment else _experiment_in(folder)
     changes = _changes(there.experiment if there else folder.experiment(), experiment, override)
     with _threads(experiment.engine.threads):
         assembly = prepare(experiment, data_dir, scenario)
         _check_same_content(folder, assembly)
-        progress = begin(assembly)
+        progress = begin(assembly, folder.kept(experiment))
         if there:
             state = there.state
-            found = Progress(there.round, state.get("server", {}), state.get("kept", {}), state["visits"])
-            _check_fits(found, progress, assembly)
+            kept = folder.kept(experiment, state.get("kept", {}))
+            found = Progress(there.round, state.get("server", {}), kept, state["visits"])
+            _check_fits(found, progress, assembly, bool(rounds_of(state)))
             progress = found
         with _undisturbed():
             if there:
@@ -122,6 +128,14 @@ def _experiment_in(folder: RunFolder) -> Experiment:
             f"{folder.path / 'experiment.toml'}: {error}; a run of your own data, net or method goes on from Python: "
             "run(experiment, out, resume=True)"
         ) from None
+
+
+def _in_same_form(experiment: Experiment, folder: RunFolder) -> Experiment:
+    """Of what was timed when the run began the choice stands."""
+    if experiment.engine.mode != "fastest":
+        return experiment
+    engine = folder.experiment().get("engine", {})
+    return experiment.replace(*(f"engine.{name}={engine[name]}" for name in ("mode", "layout") if name in engine))
 
 
 def _changes(before: Mapping[str, Any], experiment: Experiment, override: bool) -> str:
@@ -145,14 +159,15 @@ def _check_same_content(folder: RunFolder, assembly: Assembly) -> None:
             raise SettingError(f"--resume: the {name} is not what this run was begun with; use the same")
 
 
-def _check_fits(found: Progress, fresh: Progress, assembly: Assembly) -> None:
+def _check_fits(found: Progress, fresh: Progress, assembly: Assembly, kept_before: bool) -> None:
     """Look whether the parts of a checkpoint are those that the method and the net have."""
     have, need = flatten(found.server), flatten(fresh.server)
     for name, tensor in need.items():
         if name not in have or (have[name].shape, have[name].dtype) != (tensor.shape, tensor.dtype):
             raise SettingError(f"--resume: the checkpoint does not fit the net or the method: {name} differs; undo it")
+    kept = next((own for client in found.visits.nonzero() if (own := found.kept.get(int(client)))), {})
     keeps = set(assembly.experiment.method.keeps)
-    if any(own and set(own) != keeps for own in found.kept.values()):
+    if kept_before and (not keeps or (kept and set(kept) != keeps)):
         raise SettingError("--resume: the clients have kept what another method needs; undo the change of method")
 
 
@@ -161,7 +176,8 @@ class _Ledger:
 
     def __init__(self, assembly: Assembly, progress: Progress, rows: list[Row], folder: RunFolder | None) -> None:
         self.rows, self._assembly, self._progress, self._folder = rows, assembly, progress, folder
-        self._saved = progress.round
+        self._saved, self._thread = progress.round, ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
 
     def add(self, row: Row, progress: Progress) -> None:
         """One more round."""
@@ -175,13 +191,24 @@ class _Ledger:
                 self._save()
 
     def _save(self) -> None:
+        """Write a checkpoint beside the next round, which changes nothing of what is being written."""
         if self._folder and self._saved < self._progress.round:
-            self._folder.save(self._progress.round, self._progress.state(), self._assembly.experiment)
-            self._saved = self._progress.round
+            self._wait()
+            round, state = self._progress.round, self._progress.state()
+            self._writing = self._thread.submit(self._folder.save, round, state, self._assembly.experiment)
+            self._saved = round
+
+    def _wait(self) -> None:
+        """Until the last checkpoint is written; what went wrong with it is raised here."""
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
 
     def close(self, status: str) -> Record:
         """The record of the run up to here."""
         self._save()
+        self._wait()
+        self._thread.shutdown()
         model = next(iter(self._assembly.experiment.method.models(self._progress.server).values()), {})
         rows = self.rows[: self._progress.round]
         summary = summarise(rows, model, status)
@@ -196,18 +223,22 @@ def _run(
     """The rounds that are left, and the record of all."""
     ledger = _Ledger(assembly, progress, rows, folder)
 
-    def done(row: Row, now: Progress) -> None:
+    patience = assembly.experiment.train.stop_on_collapse
+
+    def done(row: Row, now: Progress) -> bool:
         ledger.add(row, now)
         if watch:
             watch(Event(assembly, ledger.rows))
+        return collapsed(ledger.rows, patience)
 
     try:
         if folder and progress.round < assembly.experiment.train.rounds:
             folder.mark_running()
         if watch:
             watch(Event(assembly, rows))
-        with closing(open_clients(assembly)) as clients:
-            run_rounds(assembly, clients, progress, done)
+        if not collapsed(rows, patience):
+            with closing(open_clients(assembly)) as clients:
+                run_rounds(assembly, clients, progress, done)
     except KeyboardInterrupt:
         ledger.close("stopped")
         raise
@@ -217,7 +248,7 @@ def _run(
         except SemifedError as another:  # it must not hide the cause
             error.add_note(str(another))
         raise
-    return ledger.close("finished")
+    return ledger.close("collapsed" if collapsed(ledger.rows, patience) else "finished")
 
 
 @contextmanager

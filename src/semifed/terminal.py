@@ -40,6 +40,8 @@ class Watcher:
                 self._bar.update(self._task, score=score_text(event.rows[-1]))
         elif not self._quiet:
             self._line(event)
+        if event.rows and not self._quiet:
+            self._warn(event.rows)
 
     def _begin(self, event: Event) -> None:
         self._begun, self._before = True, len(event.rows)
@@ -58,6 +60,13 @@ class Watcher:
         left = f"{(rounds - done) * pace:.0f} s left"
         line = f"round {done}/{rounds}  {score_text(event.rows[-1])}  {left}"
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _warn(self, rows: Sequence[Row]) -> None:
+        """Say what is wrong in the newest round, once for as long as it stays so."""
+        if len(rows) > self._before and not (len(rows) > 1 and rows[-2].get("alarms")):
+            for alarm in rows[-1]["alarms"]:
+                line = f"warning: round {len(rows)}: {alarm}"
+                self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Take the bar away, if there is one."""

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 
 from semifed.conformance.compare import copied, difference, first_nan
 from semifed.conformance.world import Scene, World, as_tree, play, train_server, worlds
-from semifed.engine.local import Outcome, Task
+from semifed.engine.local import Form, Outcome, Task
 from semifed.engine.rounds import Progress, begin
 from semifed.engine.workers import InProcess
 from semifed.methods.base import Method
 from semifed.params import flatten, unflatten
 from semifed.payload import pack, unpack
+from semifed.results.keep import InMemory
 from semifed.results.record import Row
 
 TOLERANCE = 1e-5
@@ -27,7 +28,7 @@ def engines_agree(method: Method) -> Iterator[str]:
 
 
 def _in_other_engines(world: World, scene: Scene) -> Iterator[tuple[str, list[Outcome]]]:
-    mapped = dataclasses.replace(world.workshop, mapped=True)
+    mapped = dataclasses.replace(world.workshop, form=Form(mapped=True))
     round, count = scene.before.round, len(scene.tasks)
     for chunk in (count, 2):  # the last of three clients is then a chunk of one
         yield f"mapped in chunks of {chunk}", InProcess(mapped, chunk).train(round, scene.tasks)
@@ -55,7 +56,7 @@ def padding_is_nothing(method: Method) -> Iterator[str]:
         yield from _not_a_number(world, first)
         yield from _not_a_number(world, scene)
         yield from _reads_padding(world, scene)
-        mapped = dataclasses.replace(world.workshop, mapped=True).train(scene.before.round, scene.tasks)
+        mapped = dataclasses.replace(world.workshop, form=Form(mapped=True)).train(scene.before.round, scene.tasks)
         for complaint in _disagreements(scene, mapped, TOLERANCE):
             yield f"{complaint} between alone and padded in a cohort ({world})"
 
@@ -114,7 +115,7 @@ def resume_is_exact(method: Method) -> Iterator[str]:
 def _saved(progress: Progress) -> Progress:
     """The progress as a checkpoint file gives it back: with the names of all tensors in another order."""
     state = unflatten(dict(sorted(flatten(copied(progress.state())).items())))
-    return Progress(progress.round, state.get("server", {}), state.get("kept", {}), state["visits"])
+    return Progress(progress.round, state.get("server", {}), InMemory(state.get("kept", {})), state["visits"])
 
 
 def _run(world: World, progress: Progress, rounds: int) -> tuple[Progress, list[Row]]:

@@ -24,7 +24,7 @@ from semifed.data.sources import Dataset
 from semifed.data.split import hash_labels
 from semifed.data.views import ViewSettings
 from semifed.engine.assemble import Assembly, assemble
-from semifed.engine.local import Outcome, Task, Workshop
+from semifed.engine.local import Form, Outcome, Task, Workshop
 from semifed.engine.rounds import Progress, begin, run_rounds
 from semifed.experiment import Experiment, TrainSettings
 from semifed.methods.base import Cohort, Method
@@ -143,7 +143,7 @@ def _world(method: Method, labels: str, net_name: str, even: bool, per_round: in
     )
     assembly = assemble(experiment, dataset, scenario)
     net = Net(NETS[net_name], SHAPE, net_name)
-    workshop = dataclasses.replace(assembly.workshop, net=net, mapped=False)
+    workshop = dataclasses.replace(assembly.workshop, net=net, form=Form(mapped=False))
     return World(labels, net_name, dataclasses.replace(assembly, net=net, workshop=workshop))
 
 

@@ -3,7 +3,9 @@
 Clients differ in how much they hold; a cohort is padded to one shape, and padding is marked, never counted.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -14,6 +16,9 @@ from semifed import keys
 from semifed.batch import Batch, Clock, Pool, Samples
 from semifed.data.views import View
 from semifed.training import Training
+
+AT_ONCE = 1024
+"""Images that are looked at together: enough to hide what an operation costs besides, few enough for the cache."""
 
 
 class Supply(NamedTuple):
@@ -30,6 +35,14 @@ class Rows(NamedTuple):
     place: Tensor  # in the data set
     y: Tensor  # -1 without a label
     real: Tensor
+
+
+class When(NamedTuple):
+    """The round, how many there are, and how often each trainee has taken part."""
+
+    round: int
+    rounds: int
+    visits: Sequence[int]
 
 
 class Plan(NamedTuple):
@@ -80,7 +93,9 @@ def _entries(pool: Pool, supply: Supply) -> tuple[Tensor, Tensor]:
     if pool.holds == "unlabelled":
         labelled, y = labelled[:0], y[:0]
     blank = torch.full_like(unlabelled, -1)
-    return torch.cat([labelled.repeat(pool.repeat), unlabelled]), torch.cat([y.repeat(pool.repeat), blank])
+    wanted = pool.share / (1 - pool.share) * len(unlabelled)
+    repeat = max(pool.repeat, math.ceil(wanted / max(1, len(labelled))))
+    return torch.cat([labelled.repeat(repeat), unlabelled]), torch.cat([y.repeat(repeat), blank])
 
 
 def _no_rows(steps: int) -> Rows:
@@ -111,7 +126,12 @@ class Stream:
     """The batches of several visits in lock-step, as tensors with a leading axis of trainees."""
 
     def __init__(
-        self, plans: Sequence[Plan], pools: Mapping[str, Pool], images: Tensor, views: Mapping[str, View]
+        self,
+        plans: Sequence[Plan],
+        pools: Mapping[str, Pool],
+        images: Tensor,
+        views: Mapping[str, View],
+        when: When,
     ) -> None:
         self._images, self._views = images, views
         self._pools = pools
@@ -121,6 +141,10 @@ class Stream:
         epochs = [F.pad(visit.epoch, (0, self.steps - visit.steps)) for visit in plans]
         self._epochs = torch.stack(epochs)
         self._keys = torch.tensor([keys.key(visit.key, "views") for visit in plans])
+        self._shortest = min(visit.steps for visit in plans)
+        self._span = max(1, AT_ONCE // max(1, sum(rows.place[:, :1].numel() for rows in self._rows.values())))
+        self._ready: tuple[int, list[Batch]] | None = None
+        self._when = when
 
     def _together(self, visits: Sequence[Rows]) -> Rows:
         """Pad the visits to the same number of steps and rows; rows that no visit ever fills are left out."""
@@ -136,35 +160,50 @@ class Stream:
             torch.stack([pad(rows.real, self.steps - len(rows.real), 0) for rows in visits]),
         )
 
+    @cached_property
+    def _clock(self) -> Clock:
+        """The clock of the first step."""
+        when, still, epochs = self._when, torch.zeros_like(self.lengths), self._epochs.to(self.lengths.device)
+        visits = torch.tensor(when.visits, device=still.device)
+        rounds = torch.full_like(still, when.rounds)
+        return Clock(still + when.round, rounds, visits, epochs[:, 0], epochs.amax(1) + 1, still, self.lengths)
+
     def active(self, step: int) -> Tensor | None:
         """Which visits still run at this step; None if all do."""
-        running = step < self.lengths
-        return None if bool(running.all()) else running
+        return None if step < self._shortest else step < self.lengths
 
-    def batch(self, step: int, round: int, rounds: int, visits: Tensor) -> Batch:
+    def batch(self, step: int) -> Batch:
         """The rows of one step in all views they are read in."""
-        keys_now = keys.fold(self._keys, step)
+        first = step - step % self._span
+        if self._ready is None or self._ready[0] != first:
+            self._ready = first, self._batches(first)
+        return self._ready[1][step - first]
+
+    def _batches(self, first: int) -> list[Batch]:
+        """The batches of the next steps at once: a view of many small batches costs little more than of one."""
+        steps = torch.arange(first, min(first + self._span, self.steps))
+        own = keys.fold(self._keys, steps[:, None])
         pools = {
-            name: self._samples(self._rows[name], step, pool.views, keys.fold(keys_now, number))
+            name: self._samples(self._rows[name], steps, pool.views, keys.fold(own, number))
             for number, (name, pool) in enumerate(self._pools.items())
         }
-        device, count = self._images.device, len(self._keys)
-        clock = Clock(
-            torch.full((count,), round, device=device),
-            torch.full((count,), rounds, device=device),
-            visits.to(device),
-            self._epochs[:, step].to(device),
-            self._epochs.amax(1).to(device) + 1,
-            torch.full((count,), step, device=device),
-            self.lengths,
-        )
-        return Batch(pools, clock)
+        return [
+            Batch(
+                {name: samples[place] for name, samples in pools.items()},
+                self._clock._replace(
+                    epoch=self._epochs[:, int(step)].to(self.lengths.device),
+                    step=torch.full_like(self.lengths, int(step)),
+                ),
+            )
+            for place, step in enumerate(steps)
+        ]
 
-    def _samples(self, rows: Rows, step: int, names: tuple[str, ...], own_keys: Tensor) -> Samples:
+    def _samples(self, rows: Rows, steps: Tensor, names: tuple[str, ...], own_keys: Tensor) -> list[Samples]:
         device = self._images.device
-        index = rows.place[:, step]
-        images = self._images[index.flatten().to(device)]
-        row_keys = keys.fold(own_keys[:, None], torch.arange(index.shape[1])).flatten().to(device)
+        place, y, real = (table[:, steps].transpose(0, 1) for table in rows)
+        images = self._images[place.flatten().to(device)]
+        row_keys = keys.fold(own_keys[..., None], torch.arange(place.shape[2])).flatten().to(device)
         views = [self._views[name](images, keys.fold(row_keys, number)) for number, name in enumerate(names)]
-        shaped = tuple(view.reshape(*index.shape, *view.shape[1:]) for view in views)
-        return Samples(shaped, rows.y[:, step].to(device), rows.real[:, step].to(device))
+        shaped = [view.reshape(*place.shape, *view.shape[1:]) for view in views]
+        y, real = y.contiguous().to(device), real.contiguous().to(device)
+        return [Samples(tuple(view[at] for view in shaped), y[at], real[at]) for at in range(len(steps))]

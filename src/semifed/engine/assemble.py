@@ -15,7 +15,8 @@ from semifed.data import scenario as scenarios
 from semifed.data import sources, views
 from semifed.data.scenario import Scenario
 from semifed.data.sources import Dataset
-from semifed.engine.local import Workshop
+from semifed.engine.local import Form, Workshop
+from semifed.engine.memory import keep_freed_memory
 from semifed.errors import DataError, SemifedError, SettingError
 from semifed.experiment import Experiment
 from semifed.nets import zoo
@@ -70,6 +71,7 @@ def prepare(experiment: Experiment, data_dir: Path | None = None, split: Scenari
 def assemble(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> Assembly:
     """Make the net and the workshop, and look whether they fit the data."""
     device = find_device(experiment.engine.device)
+    keep_freed_memory()
     shape = (dataset.images.shape[1], dataset.images.shape[2], dataset.images.shape[3])
     net = _make_net(experiment, shape, len(dataset.classes))
     workshop = Workshop(
@@ -83,7 +85,7 @@ def assemble(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> As
         server_training=experiment.server,
         seed=experiment.seed,
         rounds=experiment.train.rounds,
-        mapped=is_mapped(experiment, net),
+        form=find_form(experiment, net),
         device=device,
     )
     return Assembly(experiment, dataset, scenario, net, workshop)
@@ -120,11 +122,11 @@ def _check_split(experiment: Experiment, scenario: Scenario) -> None:
         )
 
 
-def is_mapped(experiment: Experiment, net: Net) -> bool:
-    """Whether clients are trained at once; a rule and not a timing, so that a run repeats to the last bit."""
-    if experiment.engine.mode == "auto":
-        return net.size < MAPPED_BELOW
-    return experiment.engine.mode == "mapped"
+def find_form(experiment: Experiment, net: Net) -> Form:
+    """How clients are trained: by a rule if the user has not said, so that a run repeats to the last bit."""
+    engine, large = experiment.engine, net.size >= MAPPED_BELOW
+    mapped = engine.mode == "mapped" or (engine.mode != "single" and not large)
+    return Form(mapped, not mapped and (engine.layout == "channels-last" or (engine.layout == "auto" and large)))
 
 
 def find_device(name: str) -> torch.device:
@@ -161,7 +163,8 @@ def _make_net(experiment: Experiment, shape: Shape, classes: int) -> Net:
         given = f"of shape {tuple(logits.shape[1:])}" if isinstance(logits, Tensor) else type(logits).__name__
         raise SettingError(f"net: {net.name} gives outputs {given}, but the data have {classes} classes")
     if isinstance(own, nn.Module):
-        _check_own(net, is_mapped(experiment, net))
+        # Which form is the fastest is not known yet; each is looked at when it is timed.
+        _check_own(net, find_form(experiment, net).mapped and experiment.engine.mode != "fastest")
     return net
 
 

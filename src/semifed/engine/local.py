@@ -8,7 +8,7 @@ taken in another order: parameters then agree to about 1e-6 a round, not to the 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,14 +16,14 @@ from torch import Tensor
 
 from semifed import keys
 from semifed.batch import Pool
-from semifed.data.batches import Plan, Stream, Supply, plan
+from semifed.data.batches import Plan, Stream, Supply, When, plan
 from semifed.data.partitions import Indices
 from semifed.data.scenario import Scenario
 from semifed.data.views import View
 from semifed.engine.step import Pace, Seen, State, Stepper
 from semifed.methods.base import Method, Move, Terms
 from semifed.nets.net import Net
-from semifed.params import Parts, at, pick, place, stack, tree_map, unstack
+from semifed.params import Parts, at, expand_as, lay_out, pick, place, stack, tree_map, unstack
 from semifed.training import Training
 
 
@@ -43,7 +43,14 @@ class Outcome(NamedTuple):
     kept: Parts
     examples: int
     terms: dict[str, float]
-    notes: dict[str, float]
+    notes: dict[str, Any]
+
+
+class Form(NamedTuple):
+    """How steps are computed; it changes the order of sums and nothing else."""
+
+    mapped: bool  # the clients of a chunk at once, or one by one
+    channels_last: bool = False  # images and kernels in memory, which large convolutions are faster with
 
 
 class Clients(Protocol):
@@ -72,7 +79,7 @@ class Workshop:
     server_training: Training
     seed: int
     rounds: int
-    mapped: bool
+    form: Form
     device: torch.device
 
     def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
@@ -80,7 +87,7 @@ class Workshop:
         tasks = [
             task._replace(down=place(task.down, self.device), kept=place(task.kept, self.device)) for task in tasks
         ]
-        together = [tasks] if self.mapped else [[task] for task in tasks]
+        together = [tasks] if self.form.mapped else [[task] for task in tasks]
         return [outcome for group in together for outcome in self._train_group(round, group)]
 
     def train_server(self, round: int, server: Parts) -> tuple[Parts, dict[str, float]]:
@@ -90,7 +97,7 @@ class Workshop:
         visit = plan(role.pools, supply, role.training, keys.key(self.seed, "server", round))
         if not role.moves or not visit.steps:
             return server, {}
-        parts, (terms, _) = self._steps(role, [server], [visit], When(round, [round + 1]), mapped=False)
+        parts, (terms, _) = self._steps(role, [server], [visit], When(round, self.rounds, [round + 1]), mapped=False)
         return parts, _at(terms, 0)
 
     def settle(self, server: Parts) -> Parts:
@@ -106,9 +113,9 @@ class Workshop:
         role = Role(method.client(), method.reads(), self.training)
         plans = [self._plan(role, round, task.client) for task in tasks]
         starts = [method.start(task.down, task.kept) for task in tasks]
-        when = When(round, [task.visits for task in tasks])
-        parts, seen = self._steps(role, starts, plans, when, self.mapped)
-        if self.mapped:
+        when = When(round, self.rounds, [task.visits for task in tasks])
+        parts, seen = self._steps(role, starts, plans, when, self.form.mapped)
+        if self.form.mapped:
             up = torch.func.vmap(partial(method.upload, self.net))(parts, stack([task.down for task in tasks]))
             # What is kept is a copy: a view would hold on to the storage of the whole chunk.
             copies = tree_map(torch.clone, tuple(unstack(pick(parts, method.keeps), len(tasks))))
@@ -132,27 +139,31 @@ class Workshop:
         return plan(role.pools, supply, role.training, keys.key(self.seed, "visit", round, client))
 
     def _steps(
-        self, role: "Role", starts: Sequence[Parts], plans: Sequence[Plan], when: "When", mapped: bool
+        self, role: "Role", starts: Sequence[Parts], plans: Sequence[Plan], when: When, mapped: bool
     ) -> tuple[Parts, Seen]:
         """The parts after all steps, and the mean of what was seen over a trainee's own steps."""
         stepper = Stepper(self.net, role.moves, role.training, mapped, self._pace())
-        stream = Stream(plans, role.pools, self.images, self.views)
+        stream = Stream(plans, role.pools, self.images, self.views, when)
+        layout = torch.channels_last if self.form.channels_last and not mapped else torch.contiguous_format
         # A new tensor object for every leaf, so that two parts never share a buffer that one of them moves.
-        parts = tree_map(Tensor.detach, stack(starts) if mapped else starts[0])
+        parts = tree_map(Tensor.detach, stack(starts) if mapped else lay_out(starts[0], layout))
         state, sums = State(parts, {}), Seen({}, {})
         dropout = torch.tensor([keys.key(visit.key, "dropout") for visit in plans], device=self.device)
         for number in range(stream.steps):
-            batch = stream.batch(number, when.round, self.rounds, torch.tensor(when.visits))
+            batch = stream.batch(number)
             step_keys, active = keys.fold(dropout, number), stream.active(number)
             if not mapped:
-                batch, step_keys = at(batch, 0), step_keys[0]
+                batch, step_keys = lay_out(at(batch, 0), layout), step_keys[0]
             state, seen = stepper(state, batch, step_keys, active)
             for total, now in zip(sums, seen, strict=True):
                 for name, value in now.items():
-                    counted = value.reshape(-1) if active is None else torch.where(active, value, 0)
+                    own = value if mapped else value[None]
+                    counted = own if active is None else torch.where(expand_as(active, own), own, 0)
                     total[name] = total[name] + counted if name in total else counted
         lengths = stream.lengths.clamp(min=1)
-        return state.parts, tree_map(lambda total: total / lengths, sums)
+        return lay_out(state.parts, torch.contiguous_format), tree_map(
+            lambda total: total / expand_as(lengths, total), sums
+        )
 
 
 class Role(NamedTuple):
@@ -163,15 +174,9 @@ class Role(NamedTuple):
     training: Training
 
 
-class When(NamedTuple):
-    """The round, and how often each trainee has taken part."""
-
-    round: int
-    visits: Sequence[int]
-
-
-def _at(seen: Terms, place: int) -> dict[str, float]:
-    return {name: float(value[place]) for name, value in seen.items()}
+def _at(seen: Terms, place: int) -> dict[str, Any]:
+    """One trainee's numbers: floats, and lists of them."""
+    return {name: value[place].tolist() for name, value in seen.items()}
 
 
 def _supply(labelled: Indices, unlabelled: Indices, labels: Tensor) -> Supply:

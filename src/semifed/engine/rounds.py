@@ -4,16 +4,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from semifed import keys
 from semifed.engine.assemble import Assembly
 from semifed.engine.gate import Turn, pass_gate
+from semifed.engine.health import alarms
 from semifed.engine.local import Clients, Task
 from semifed.methods.base import Cohort, Visit
 from semifed.params import Parts, place, stack
 from semifed.payload import nbytes
 from semifed.results.evaluate import Examiner
+from semifed.results.keep import InMemory, Kept
 from semifed.results.record import Row, strict
 
 
@@ -22,27 +25,28 @@ class Progress(NamedTuple):
 
     round: int  # the next one
     server: Parts
-    kept: dict[str, Parts]  # by client id, what each has kept
+    kept: Kept
     visits: torch.Tensor  # int64 [clients], how often each has taken part
 
     def state(self) -> Parts:
         """All but the round, as one tree for a checkpoint."""
-        return {"server": self.server, "kept": self.kept, "visits": self.visits}
+        return {"server": self.server, "kept": self.kept.state(), "visits": self.visits}
 
 
-def begin(assembly: Assembly) -> Progress:
-    """The progress before the first round."""
+def begin(assembly: Assembly, kept: Kept | None = None) -> Progress:
+    """The progress before the first round; what clients keep stays in memory if nothing else is given."""
     experiment = assembly.experiment
     server = experiment.method.init(assembly.net, keys.key(experiment.seed, "init"))
-    return Progress(0, server, {}, torch.zeros(experiment.scenario.clients, dtype=torch.int64))
+    return Progress(0, server, kept or InMemory({}), torch.zeros(experiment.scenario.clients, dtype=torch.int64))
 
 
 def run_rounds(
-    assembly: Assembly, clients: Clients, progress: Progress, done: Callable[[Row, Progress], None]
+    assembly: Assembly, clients: Clients, progress: Progress, done: Callable[[Row, Progress], bool | None]
 ) -> Progress:
-    """Run from where the progress is to the last round; `done` hears of every round that is complete."""
+    """Run from where the progress is to the last round; `done` hears of every one, and says if that is enough."""
     experiment, method = assembly.experiment, assembly.experiment.method
-    examine = Examiner(assembly.net, *assembly.test_set(), assembly.workshop.views["clean"])
+    workshop = assembly.workshop
+    examine = Examiner(assembly.net, *assembly.test_set(), workshop.views["clean"], workshop.form.channels_last)
     progress = progress._replace(server=place(progress.server, assembly.workshop.device))
     while progress.round < experiment.train.rounds:
         started = time.perf_counter()
@@ -58,14 +62,15 @@ def run_rounds(
         if method.server_last:
             server, server_terms = assembly.workshop.train_server(round, server)
         server = assembly.workshop.settle(server)
-        kept = kept | {str(task.client): outcome.kept for task, outcome in sound if outcome.kept}
+        kept = kept.after(round + 1, {task.client: outcome.kept for task, outcome in sound if outcome.kept})
         progress = Progress(round + 1, server, kept, visits)
         tested = progress.round % experiment.train.evaluate_every == 0 or progress.round == experiment.train.rounds
+        notes = _mean([outcome.notes for _, outcome in sound if outcome.examples])
         row: Row = {
             "round": progress.round,
             "models": _scores(assembly, examine, server, sound) if tested else {},
             "terms": _mean([outcome.terms for _, outcome in sound if outcome.examples]),
-            "notes": _mean([outcome.notes for _, outcome in sound if outcome.examples]),
+            "notes": notes,
             "server_terms": server_terms,
             "bytes": {
                 "down": sum(nbytes(task.down) for task in tasks),
@@ -73,9 +78,11 @@ def run_rounds(
             },
             "clients": cohort,
             "refused": refused,
+            "alarms": alarms(notes),
             "seconds": time.perf_counter() - started,
         }
-        done(strict(row), progress)
+        if done(strict(row), progress):
+            break
     return progress
 
 
@@ -92,10 +99,10 @@ def draw_slots(assembly: Assembly, cohort: Sequence[int], round: int) -> dict[in
     return dict(zip(cohort, order.tolist(), strict=True))
 
 
-def _task(assembly: Assembly, server: Parts, kept: dict[str, Parts], visits: torch.Tensor, visit: Visit) -> Task:
+def _task(assembly: Assembly, server: Parts, kept: Kept, visits: torch.Tensor, visit: Visit) -> Task:
     method = assembly.experiment.method
     down = method.download(server, visit)
-    own = kept.get(str(visit.client))
+    own = kept.get(visit.client)
     if own is None:
         own = method.enroll(assembly.net, down, keys.key(assembly.experiment.seed, "enroll", visit.client))
     return Task(visit.client, down, own, int(visits[visit.client]))
@@ -138,6 +145,6 @@ def _scores(assembly: Assembly, examine: Examiner, server: Parts, sound: Sequenc
     return scores
 
 
-def _mean(seen: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Each number's mean over the clients that had steps."""
-    return {name: sum(one[name] for one in seen) / len(seen) for name in (seen[0] if seen else {})}
+def _mean(seen: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The mean over clients of each number, or of each list of numbers place by place."""
+    return {name: np.mean([one[name] for one in seen], axis=0).tolist() for name in (seen[0] if seen else {})}

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from semifed.batch import Batch, Clock
+from semifed.engine.mapping import over_clients
 from semifed.methods.base import Descend, Follow, Move, Terms
 from semifed.nets.net import Net
 from semifed.params import Params, Parts, expand_as, tree_map
@@ -41,7 +41,7 @@ class Stepper:
 
     def lift(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of one client as a function of the stacked cohort, where there is one."""
-        return vmap(function) if self._mapped else function
+        return over_clients(function) if self._mapped else function
 
     def __call__(self, state: State, batch: Batch, keys: Tensor, active: Tensor | None) -> tuple[State, Seen]:
         """The state after one step and what was seen in it; a client that is not `active` stays as it is."""
@@ -77,11 +77,11 @@ class Stepper:
         total = sum((term.sum() for term in terms.values()), torch.zeros((), device=values[0].device))
         gradients = torch.autograd.grad(total, values, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
-            rate = self._rate(parts, batch.clock)
-            updated, momentum = self._update(values, list(gradients), state.momentum.get(number), rate)
+            rate, before = self._rate(parts, batch.clock), state.momentum.get(number)
+            updated, momentum = self._update(values, list(gradients), before, rate)
             pulled = self._pulled(gradients)
             if not bool(pulled.all()):
-                before = state.momentum.get(number) or [torch.zeros_like(one) for one in momentum]
+                before = before or [torch.zeros_like(one) for one in momentum]
                 updated, momentum = _choose(pulled, updated, values), _choose(pulled, momentum, before)
             state.momentum[number] = momentum
         new = iter(tensor.detach() for tensor in updated)
@@ -104,7 +104,13 @@ class Stepper:
 
     def _pulled(self, gradients: Sequence[Tensor]) -> Tensor:
         """Where there is any gradient at all: a loss without rows moves nothing, not by weight decay either."""
-        return torch.stack([self._flat(gradient).any(-1) for gradient in gradients]).any(0)
+        small, *others = (self._flat(gradient) for gradient in sorted(gradients, key=Tensor.numel))
+        pulled = small.any(-1)
+        for gradient in others:
+            if bool(pulled.all()):
+                break
+            pulled = pulled | gradient.any(-1)
+        return pulled
 
     def _flat(self, gradient: Tensor) -> Tensor:
         """All numbers of a client along the last axis, also where a parameter is a single number."""

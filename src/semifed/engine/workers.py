@@ -1,12 +1,13 @@
 """Worker processes: each holds the same workshop and trains whole chunks, so the numbers are those of one process.
 
-The images lie in shared memory once. Tasks and outcomes travel as payload bytes, as they would over a network.
+The images lie in memory once, shared. Tasks and outcomes travel as payload bytes, as they would over a network.
 """
 
 import dataclasses
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -60,10 +61,11 @@ class Workers:
     def __init__(self, assembly: Assembly) -> None:
         engine = assembly.experiment.engine
         self._chunk, self._device = engine.chunk, assembly.workshop.device
-        dataset = _share(assembly)
+        start = _way_to_start(assembly)
+        dataset = _share(assembly) if start == "spawn" else assembly.dataset
         self._pool = ProcessPoolExecutor(
             engine.workers,
-            multiprocessing.get_context("spawn"),
+            multiprocessing.get_context(start),
             _start_worker,
             (assembly.experiment, dataset, assembly.scenario),
         )
@@ -104,6 +106,15 @@ class Workers:
         self._pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.join()
+
+
+def _way_to_start(assembly: Assembly) -> str:
+    """A fork has everything at once, but only Linux does it well, and no device but the CPU survives it."""
+    wanted, device = assembly.experiment.engine.start, assembly.workshop.device
+    can_fork = sys.platform == "linux" and device.type == "cpu"
+    if wanted == "fork" and not can_fork:
+        raise SettingError('engine.start: workers can be forked on Linux and the CPU only; use "spawn" or "auto"')
+    return "fork" if can_fork and wanted != "spawn" else "spawn"
 
 
 def _identity(tree: Any) -> Any:

@@ -103,7 +103,7 @@ class FedMatch(Method):
             helped = next(iter(parts["helpers"].sent.values())).float() if nets else logits.new_zeros(())
             kept = rows.real & (logits.softmax(-1).amax(-1) >= self.threshold)
             label = vote(logits.softmax(-1), theirs, helped)
-        net.note("coverage", masked_mean(kept.float(), rows.real))
+        net.note_labels(label, kept, rows.real, logits.shape[-1])
         apart = sum((kl(other, logits) for other in theirs), logits.new_zeros(len(rows.y)))
         agreement = F.cross_entropy(changed, label, reduction="none")
         terms = {

@@ -81,7 +81,7 @@ class FedMix(Method):
             opinions: list[Tensor] = [net.evaluate(psi, copy).softmax(-1) for copy in copies]
             label = torch.stack(opinions).sum(0).argmax(-1)
             kept = rows.real & (logits.softmax(-1).amax(-1) >= self.threshold)
-        net.note("coverage", masked_mean(kept.float(), rows.real))
+        net.note_labels(label, kept, rows.real, logits.shape[-1])
         gap = (one.softmax(-1) - two.softmax(-1)).square().sum(-1)
         terms = {
             "pseudo_label": cross_entropy(logits, label, kept),

@@ -53,6 +53,7 @@ class FedSem(Method):
         guessed = net(parts["net"], weak, unlabelled.real & second)
         with torch.no_grad():
             guess = net.evaluate(parts["labeller"], clean).argmax(-1)
+        net.note_labels(guess, unlabelled.real & second, unlabelled.real, known.shape[-1])
         return {
             "cross_entropy": cross_entropy(known, labelled.y, labelled.labelled),
             "pseudo_label": second * cross_entropy(guessed, guess, unlabelled.real),

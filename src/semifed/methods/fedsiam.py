@@ -12,8 +12,8 @@
 
 Differs from the authors' code: with labels at the server clients learn from their own data (there from the server's
 last batch, and D throws the trained nets away); online and target start equal; the quantile is over layers, one
-value each, of rounds after phi; images are ordered anew each epoch. Kept from it: the cross-entropy
-is over all rows (a mean over the few labelled ones of a batch did not train: 11% on MNIST), a client's labelled images
+value each, of rounds after phi; images are ordered anew each epoch. Kept from it: the cross-entropy is divided by all
+rows (a mean over few labelled ones did not train: 11% on MNIST), so where labels are few set `share`; labelled images
 stand three times in an epoch, epochs count from one visit on, the squared distance is divided by the classes.
 """
 
@@ -47,15 +47,16 @@ class FedSiamPi(Method):
     ramp: float = option(10.0, "own epochs until the consistency term has its full weight", above=0)
     weight: float = option(1.0, "full weight of the consistency term", least=0)
     repeat: int = option(3, "how often each labelled sample stands in an epoch", least=1)
+    share: float = option(0.0, "least share of labelled rows; labelled ones are repeated to reach it", least=0, below=1)
 
     def init(self, net: Net, key: int) -> Parts:
         return {"online": net.init(key)}
 
     def reads(self) -> dict[str, Pool]:
-        return {"images": Pool("all", ("weak", "weak"), self.repeat)}
+        return {"images": Pool("all", ("weak", "weak"), self.repeat, self.share)}
 
     def server_reads(self) -> dict[str, Pool]:
-        return {"images": Pool("all", ("weak", "weak"))}
+        return {"images": Pool("all", ("weak", "weak"), 1, self.share)}
 
     def client(self) -> tuple[Move, ...]:
         return (Descend(("online",), self.loss),)
@@ -132,8 +133,7 @@ class FedSiamD(FedSiamMT):
         return {"online": Partial(parts["online"], sent), "target": parts["target"], "divergence": far}
 
     def aggregate(self, net: Net, server: Parts, up: Parts, cohort: Cohort) -> Parts:
-        weights = averaging.weights(cohort, self.weighting)
-        online = up["online"].fill(otherwise=up["target"])
+        weights, online = averaging.weights(cohort, self.weighting), up["online"].fill(otherwise=up["target"])
         now = torch.cat(list(up["divergence"].values()))
         seen = remember(server["divergences"], now, cohort.round, self.window, self.phi)
         return {

@@ -90,7 +90,7 @@ class FixMatch(Method):
         """The unlabelled term, before its weight."""
         sure, label = opinion.softmax(-1).max(-1)
         kept = real & (sure >= self.threshold)
-        net.note("coverage", masked_mean(kept.float(), real))
+        net.note_labels(label, kept, real, opinion.shape[-1])
         return masked_mean(F.cross_entropy(logits, label, reduction="none") * kept, real)
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from semifed.batch import Batch, Pool
 from semifed.methods import averaging
 from semifed.methods.base import Cohort, Descend, Method, Move, Terms
-from semifed.methods.losses import cross_entropy, masked_mean
+from semifed.methods.losses import cross_entropy
 from semifed.nets.net import Net, Pass
 from semifed.params import Parts
 from semifed.settings import option
@@ -80,10 +80,10 @@ class SemiFL(Method):
             other = net.evaluate(parts["received"], partner).argmax(-1)
             kept = rows.real & (sure >= self.threshold)
             share = beta_quantile(net.draw(1)[0], self.mixing)
-        net.note("coverage", masked_mean(kept.float(), rows.real))
         mixed = share * weak + (1 - share) * partner
         fixed = net(parts["net"], strong, kept)
         both = net(parts["net"], mixed, kept)
+        net.note_labels(label, kept, rows.real, both.shape[-1])
         mix = share * cross_entropy(both, label, kept) + (1 - share) * cross_entropy(both, other, kept)
         return {"fix": cross_entropy(fixed, label, kept), "mix": self.weight * mix}
 

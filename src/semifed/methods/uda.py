@@ -42,9 +42,11 @@ class UDA(FixMatch):
         return rows.labelled & (true <= annealed(batch.clock.round, batch.clock.rounds, logits.shape[-1]))
 
     def agree(self, net: Pass, logits: Tensor, opinion: Tensor, real: Tensor) -> Tensor:
-        kept = real & (opinion.softmax(-1).amax(-1) > self.threshold)
-        net.note("coverage", masked_mean(kept.float(), real))
-        aim = (opinion / self.temperature).softmax(-1)
+        sure, label = opinion.softmax(-1).max(-1)
+        kept = real & (sure > self.threshold)
+        net.note_labels(label, kept, real, opinion.shape[-1])
+        # From the largest down, so that a temperature near 0 gives a hard label and nothing infinite.
+        aim = ((opinion - opinion.amax(-1, keepdim=True)) / self.temperature).softmax(-1)
         return masked_mean(F.cross_entropy(logits, aim, reduction="none") * kept, real)
 
 

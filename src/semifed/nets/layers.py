@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from semifed import keys
+from semifed.nets.kernels import dropout_scales
 
 
 class KeyedDropout(nn.Module):
@@ -31,8 +32,7 @@ class KeyedDropout(nn.Module):
         key = keys.fold(self.key, self.calls) if self.calls else self.key  # a layer used twice drops anew
         self.calls += 1
         shape = x.shape[:2] if self.channels else x.shape
-        kept = keys.uniform(key, shape.numel()).reshape(shape) >= self.probability
-        scale = kept.to(x.dtype) / max(1 - self.probability, 1e-9)
+        scale = dropout_scales(key, shape.numel(), self.probability).reshape(shape).to(x.dtype)
         return x * (scale.reshape(*shape, *[1] * (x.dim() - 2)) if self.channels else scale)
 
 

@@ -141,8 +141,15 @@ class Pass:
         return keys.uniform(keys.fold(self._key, self._calls - 1), count)
 
     def note(self, name: str, value: Tensor) -> None:
-        """Write down a number that is worth watching but is no term of the loss, such as a share of kept rows."""
+        """Write down a number, or one a class, that is worth watching but is no term of the loss."""
         self.notes[name] = value.detach().float()
+
+    def note_labels(self, label: Tensor, kept: Tensor, real: Tensor, classes: int) -> None:
+        """Write down which share of the real rows got a label that counts, and of which classes these are."""
+        rows = real.sum().clamp(min=1)
+        hits = kept[:, None] & (label[:, None] == torch.arange(classes, device=label.device))
+        self.note("coverage", kept.sum() / rows)
+        self.note("classes", hits.sum(0) / rows)
 
     def evaluate(self, params: Params, x: Tensor) -> Tensor:
         """Logits in evaluation mode."""

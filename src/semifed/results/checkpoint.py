@@ -18,7 +18,7 @@ from semifed.params import Parts, flatten, unflatten
 from semifed.results.files import move, read_tensors, write_tensors
 from semifed.results.record import Row
 
-FORMAT = "1"
+FORMAT = "2"
 """Raised when an older checkpoint can no longer be read."""
 
 _NEWEST = "checkpoint.safetensors"

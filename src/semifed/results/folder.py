@@ -5,6 +5,7 @@
     split.safetensors        who holds which samples and which labels
     rounds.jsonl             a line a round
     checkpoint.safetensors   everything the next round starts from (and the one before, .previous)
+    kept/000012.safetensors  what the clients of round 12 keep for their next visit, if the method has such
     summary.json             best and last, once there is something to sum up
     model.safetensors        the model a run hands out
     overrides.txt            which settings were changed on the way, if any were
@@ -21,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
 from filelock import FileLock, Timeout
 
 from semifed import __version__
@@ -28,9 +30,10 @@ from semifed.data.scenario import Scenario
 from semifed.errors import RunError
 from semifed.experiment import Experiment
 from semifed.params import Params, Parts
-from semifed.results import checkpoint
+from semifed.results import checkpoint, keep
 from semifed.results.checkpoint import Checkpoint
 from semifed.results.files import append, write_json, write_tensors, write_whole
+from semifed.results.keep import InMemory, Kept, OnDisk
 from semifed.results.record import Row
 from semifed.settings import read_toml
 
@@ -51,6 +54,7 @@ class RunFolder:
         self.path = path
         self._lock = FileLock(path / ".lock")
         self._history = checkpoint.History("")
+        self._needed: set[int] = set()  # rounds that the newest checkpoint needs the files of
 
     @classmethod
     def create(cls, path: Path, leftover: bool = False) -> "RunFolder":
@@ -80,9 +84,9 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise RunError(f"{path}: cannot be written: {_reason(error)}; mend that or give another --out") from None
         try:
-            for entry in path.iterdir():
-                if _REMNANT.fullmatch(entry.name):
-                    entry.unlink()
+            remnants = [entry for entry in path.iterdir() if _REMNANT.fullmatch(entry.name)]
+            for entry in [*remnants, *(path / "kept").glob("*.partial")]:
+                entry.unlink()
             write_whole(path / ".writable", b"0" * 4096)  # a full or read-only disk shows now, not in round 50
             (path / ".writable").unlink()
         except (OSError, RunError) as error:
@@ -142,6 +146,15 @@ class RunFolder:
     def save(self, round: int, state: Parts, experiment: Experiment) -> None:
         """Write a checkpoint of what the next round starts from."""
         checkpoint.save(self.path, round, state, self._history.after(round), experiment.toml())
+        before, self._needed = self._needed, keep.rounds_of(state)
+        keep.tidy(self.path / "kept", before | self._needed, round)
+
+    def kept(self, experiment: Experiment, state: Parts | None = None) -> Kept:
+        """What clients have kept, as a checkpoint says; of a method that keeps something it lies in files."""
+        if not experiment.method.keeps:
+            return InMemory({})
+        nobody = torch.zeros(experiment.scenario.clients, dtype=torch.int64)
+        return OnDisk(self.path / "kept", (state or {}).get("last", nobody))
 
     def load(self, split: Scenario, previous: bool = False) -> Checkpoint | None:
         """The newest checkpoint, or the one before; None if the run was killed before it wrote its first."""
@@ -155,6 +168,7 @@ class RunFolder:
         if (self.path / "rounds.jsonl").read_bytes() != lines:
             write_whole(self.path / "rounds.jsonl", lines)
         self._history = to.history
+        self._needed = keep.rounds_in(self.path / "kept")  # of the checkpoint before it nothing is known here
 
     def mark_running(self) -> None:
         """A summary of the time before must not pass for the result of a run that goes on."""

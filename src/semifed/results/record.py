@@ -17,6 +17,8 @@ def strict(value: Any) -> Any:
     """The same with None for numbers that JSON cannot hold: a loss that is not finite has no value."""
     if isinstance(value, dict):
         return {name: strict(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [strict(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -33,7 +35,8 @@ class Record:
 def summarise(rows: Sequence[Row], model: Params, status: str) -> dict[str, Any]:
     """Best and last score of each model, the traffic and the time in all, and the hash of the model.
 
-    The status is "finished", "stopped" (Ctrl-C) or "failed"; in a folder whose run goes on, "running".
+    The status is "finished", "collapsed" (train.stop_on_collapse), "stopped" (Ctrl-C) or "failed"; in a folder whose
+    run goes on, "running".
     """
     tested = [row for row in rows if row["models"]]
     models = {}
@@ -45,6 +48,7 @@ def summarise(rows: Sequence[Row], model: Params, status: str) -> dict[str, Any]
         "status": status,
         "rounds": len(rows),
         "models": models,
+        "alarms": sum(1 for row in rows if row.get("alarms")),
         "bytes": {way: sum(row["bytes"][way] for row in rows) for way in ("down", "up")},
         "seconds": sum(row["seconds"] for row in rows),
         "model": digest(model),

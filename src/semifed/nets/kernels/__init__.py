@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from semifed import keys
 from semifed.nets.kernels import library, operations
-from semifed.nets.kernels.autograd import apply
+from semifed.nets.kernels.autograd import apply, directly_mapped, unwrapped
 
 LARGEST_KERNEL = 7
 
@@ -61,6 +62,18 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
             y: Tensor = apply(operation, x, weight, bias)
             return y
     return F.linear(x, weight, bias)
+
+
+def dropout_scales(key: Tensor, count: int, probability: float) -> Tensor:
+    """What dropout multiplies `count` numbers by: 0 with the probability, else what keeps the mean as it was."""
+    if key.is_cpu and count < 2**31 and not library.switched_off():
+        operation, mapped = operations.dropout(), torch._C._are_functorch_transforms_active()
+        if operation is not None and not mapped:
+            return operation(key, count, probability)
+        if operation is not None and directly_mapped():
+            scales: Tensor = unwrapped(lambda key: dropout_scales(key, count, probability), key)
+            return scales
+    return (keys.uniform(key, count) >= probability).float() / max(1 - probability, 1e-9)
 
 
 def status() -> str:

@@ -5,7 +5,7 @@ The engine maps a loss over clients and takes the gradient outside. Torch's own 
 other transforms, and a torch whose inner names have changed, go torch's way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,15 +27,24 @@ def apply(operation: Operation, x: Tensor, weight: Tensor, bias: Tensor) -> Any:
     """The operation on one client's tensors, or inside `vmap` on those of all clients."""
     if not torch._C._are_functorch_transforms_active():
         return _compute(operation, x, weight, bias)
-    top: Any = functorch.peek_interpreter_stack() if SHORT_CUT else None
-    if top is None or top.key() != functorch.TransformType.Vmap:
+    if not directly_mapped():
         return _call(_Mapped, operation, x, weight, bias)[0]
-    level = top.level()
-    tensors, axes = zip(*(functorch._unwrap_batched(tensor, level) for tensor in (x, weight, bias)), strict=True)
+    return unwrapped(lambda *tensors: apply(operation, *tensors), x, weight, bias)
+
+
+def directly_mapped() -> bool:
+    """Whether the innermost transform is a `vmap` that can be unwrapped."""
+    return SHORT_CUT and functorch.peek_interpreter_stack().key() == functorch.TransformType.Vmap
+
+
+def unwrapped(function: Callable[..., Tensor], *inputs: Tensor) -> Any:
+    """A function of tensors stacked over clients, called from inside a `vmap` over them."""
+    level = functorch.peek_interpreter_stack().level()
+    tensors, axes = zip(*(functorch._unwrap_batched(tensor, level) for tensor in inputs), strict=True)
     mapped = any(axis is not None for axis in axes)
     popped = functorch.pop_dynamic_layer_stack()
     try:
-        y = apply(operation, *(_clients_first(tensors, axes) if mapped else tensors))
+        y = function(*(_clients_first(tensors, axes) if mapped else tensors))
     finally:
         functorch.push_dynamic_layer_stack(popped)
     return functorch._add_batch_dim(y, 0, level) if mapped else y

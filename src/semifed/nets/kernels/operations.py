@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -80,6 +81,28 @@ class Product:
         return _integers(_product(clients), rows, width, weight.shape[-2])
 
 
+class Dropout:
+    """What dropout multiplies by, as a function of keys."""
+
+    def __init__(self, code: ctypes.CDLL) -> None:
+        self._scales = code.dropout_scales
+        self._scales.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_float]
+
+    def __call__(self, keys: Tensor, count: int, probability: float) -> Tensor:
+        """For every key `count` numbers: 0 with the probability, else what keeps the mean as it was."""
+        # Compared and divided in float32, as torch does.
+        threshold = math.ceil(ctypes.c_float(probability).value * 2**24)
+        scales = torch.empty((*keys.shape, count))
+        shape, scale = _integers(keys.numel(), count, threshold), _kept_scale(probability)
+        self._scales(shape, keys.contiguous().data_ptr(), scales.data_ptr(), scale)
+        return scales
+
+
+@functools.cache
+def _kept_scale(probability: float) -> float:
+    return float(torch.ones(()) / max(1 - probability, 1e-9))
+
+
 def pooled(size: int, kernel: int, padding: int) -> int:
     """Windows along one side of an image."""
     return (size + 2 * padding - kernel + 1) // 2
@@ -98,6 +121,13 @@ def product() -> Product | None:
     """The linear layer, if it could be built."""
     code = product_library().code
     return Product(code) if code else None
+
+
+@functools.cache
+def dropout() -> Dropout | None:
+    """Dropout, if it could be built."""
+    code = library.load(("dropout.cpp",)).code
+    return Dropout(code) if code else None
 
 
 def product_library() -> library.Library:

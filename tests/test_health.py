@@ -1,0 +1,121 @@
+"""Pseudo-labels that say nothing: none at all, or all of one class (cases 28, 29, 32)."""
+
+import dataclasses
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+import semifed
+from semifed.engine.health import alarms, collapsed
+from semifed.errors import SettingError
+from semifed.methods import METHODS
+from semifed.methods.base import Method
+from semifed.methods.fixmatch import FixMatch
+from semifed.methods.mean_teacher import MeanTeacher
+from semifed.methods.uda import UDA
+from semifed.nets.net import Pass
+from semifed.params import leaves
+from semifed.results.record import Row
+from semifed.terminal import Watcher
+from toys import TINY
+
+ALARM = "collapse: 100% of the unlabelled rows are taken for class 1"
+ALL_OF_CLASS_1 = {"coverage": 1.0, "classes": [0.0, 1.0, 0.0]}
+
+
+@dataclass(frozen=True)
+class OneClass(FixMatch):
+    """FixMatch whose labeller is sure of class 1, whatever it sees; or sure of nothing."""
+
+    sure: bool = True
+
+    def agree(self, net: Pass, logits: Tensor, opinion: Tensor, real: Tensor) -> Tensor:
+        wanted = torch.arange(opinion.shape[-1]) == 1
+        return super().agree(net, logits, 0 * opinion + 100.0 * wanted * self.sure, real)
+
+
+def experiment(method: Method, *words: str) -> semifed.Experiment:
+    return dataclasses.replace(semifed.Experiment.read(None, [*TINY, *words]), method=method)
+
+
+def test_where_no_row_passes_the_threshold_the_term_is_exactly_0() -> None:
+    record = semifed.run(experiment(OneClass(sure=False)))
+    for row in record.rows:
+        assert row["terms"]["pseudo_label"] == 0
+        assert row["notes"]["coverage"] == 0
+        assert not any(row["notes"]["classes"])
+        assert row["alarms"] == []
+    assert record.summary["alarms"] == 0
+
+
+def test_labels_of_one_class_give_an_alarm_and_the_run_goes_on() -> None:
+    record = semifed.run(experiment(OneClass()))
+    assert [row["alarms"] for row in record.rows] == [
+        ["collapse: 100% of the unlabelled rows are taken for class 1"]
+    ] * 4
+    assert record.summary["status"] == "finished"
+    assert record.summary["alarms"] == 4
+
+
+def test_a_run_that_collapsed_ends_early_if_asked_and_stays_ended(tmp_path: Path) -> None:
+    patient = experiment(OneClass(), "train.stop_on_collapse=2")
+    record = semifed.run(patient, tmp_path / "run")
+    assert (record.summary["status"], len(record.rows)) == ("collapsed", 2)
+    again = semifed.run(patient, tmp_path / "run", resume=True)
+    assert again.rows == record.rows
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == record.summary
+    on = semifed.run(patient.replace("train.stop_on_collapse=0"), tmp_path / "run", resume=True, override=True)
+    assert (on.summary["status"], len(on.rows)) == ("finished", 4)
+
+
+def test_a_person_is_warned_once() -> None:
+    said = io.StringIO()
+    semifed.run(experiment(OneClass()), watch=Watcher(Console(file=said)))
+    warnings = [line for line in said.getvalue().splitlines() if line.startswith("warning")]
+    assert warnings == [f"warning: round 1: {ALARM}"]
+
+
+@pytest.mark.parametrize(
+    ("notes", "alarm"),
+    [
+        (ALL_OF_CLASS_1, True),
+        ({"coverage": 0.96, "classes": [0.01, 0.94, 0.01]}, True),
+        ({"coverage": 0.5, "classes": [0.0, 0.5, 0.0]}, False),
+        ({"coverage": 1.0, "classes": [0.5, 0.5, 0.0]}, False),
+        ({"coverage": 1.0, "classes": [1.0]}, False),
+        ({}, False),
+    ],
+)
+def test_the_alarm_is_for_almost_all_rows_in_one_class(notes: dict[str, float], alarm: bool) -> None:
+    assert bool(alarms(notes)) == alarm
+
+
+def test_patience_counts_rounds_in_a_row() -> None:
+    rows: list[Row] = [{"alarms": ["x"]}, {"alarms": []}, {"alarms": ["x"]}, {"alarms": ["x"]}]
+    assert collapsed(rows, 2)
+    assert not collapsed(rows, 3)
+    assert not collapsed(rows[:2], 1)
+    assert not collapsed(rows, 0)
+    assert not collapsed([], 1)
+
+
+@pytest.mark.parametrize(
+    "method", [UDA(temperature=1e-30, threshold=0), MeanTeacher(alpha=0.0), MeanTeacher(alpha=1 - 1e-12)]
+)
+def test_the_ends_of_decay_and_temperature_stay_finite(method: Method) -> None:
+    record = semifed.run(experiment(method))
+    assert not any(row["refused"] for row in record.rows)
+    assert all(bool(tensor.isfinite().all()) for tensor in leaves(record.model))
+
+
+@pytest.mark.parametrize(("name", "key", "value"), [("mean-teacher", "alpha", 1), ("fedavg-uda", "temperature", 0)])
+def test_what_would_stand_still_or_divide_by_0_is_refused(name: str, key: str, value: float) -> None:
+    assert name in METHODS
+    with pytest.raises(SettingError, match=f"method.{key}"):
+        semifed.Experiment.read(None, [f"method={name}", f"method.{key}={value}"])
