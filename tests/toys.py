@@ -143,7 +143,7 @@ def worker_processes(main: psutil.Process) -> list[psutil.Process]:
     found = []
     for child in main.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile: a compiler, a probe
-            if "resource_tracker" not in str(child.cmdline()):
+            if "spawn_main" in str(child.cmdline()) or child.cmdline() == main.cmdline():  # spawned or forked
                 found.append(child)
     return found
 

@@ -9,10 +9,12 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -23,10 +25,13 @@ from semifed.data.scenario import Scenario
 from semifed.data.sources import Dataset
 from semifed.engine.assemble import Assembly, assemble
 from semifed.engine.local import Clients, Outcome, Task, Workshop
-from semifed.errors import RunError, SettingError
+from semifed.errors import RunError, SemifedError, SettingError
 from semifed.experiment import Experiment
-from semifed.params import Parts, place, tree_map
+from semifed.params import Parts, place
 from semifed.payload import pack, unpack
+
+_Chunk = list[tuple[int, bytes, bytes, int]]
+_Answer = list[tuple[bytes, bytes, int, dict[str, float], dict[str, float]]]
 
 
 def open_clients(assembly: Assembly) -> Clients:
@@ -56,19 +61,29 @@ class InProcess:
 
 
 class Workers:
-    """Chunks side by side, each in a process of its own."""
+    """Chunks side by side, each in a process of its own, which does one at a time."""
 
     def __init__(self, assembly: Assembly) -> None:
         engine = assembly.experiment.engine
         self._chunk, self._device = engine.chunk, assembly.workshop.device
         start = _way_to_start(assembly)
         dataset = _share(assembly) if start == "spawn" else assembly.dataset
-        self._pool = ProcessPoolExecutor(
-            engine.workers,
-            multiprocessing.get_context(start),
-            _start_worker,
-            (assembly.experiment, dataset, assembly.scenario),
-        )
+        context = multiprocessing.get_context(start)
+        given = (assembly.experiment, dataset, assembly.scenario)
+        self._processes: dict[Connection, BaseProcess] = {}
+        if start == "spawn" and sys.platform != "win32":
+            resource_tracker.ensure_running()  # it would do so later, and unblock Ctrl-C in passing
+        try:
+            with _deaf_children():
+                for _ in range(engine.workers):
+                    ours, theirs = context.Pipe()
+                    process = context.Process(target=_work, args=(theirs, *given), daemon=True)  # type: ignore[attr-defined]
+                    process.start()
+                    theirs.close()
+                    self._processes[ours] = process
+        except BaseException:
+            self.close()
+            raise
 
     def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
         """The outcome of every task, in the order of the tasks."""
@@ -85,27 +100,43 @@ class Workers:
             for chunk in _chunks(tasks, self._chunk)
         ]
         try:
-            with _deaf_children():
-                answers = [self._pool.submit(_train_chunk, round, chunk) for chunk in chunks]
-            outcomes = [outcome for answer in answers for outcome in answer.result()]
-        except BrokenProcessPool:
+            answers = self._share_out(round, chunks)
+        except (EOFError, OSError):
             raise RunError(
                 "engine.workers: a worker process died: out of memory, or a script that lacks "
                 "`if __name__ == '__main__':`; lower engine.chunk or engine.workers and go on with --resume"
             ) from None
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
         return [
             Outcome(place(unpack(up), self._device), unpack(kept), examples, terms, notes)
-            for up, kept, examples, terms, notes in outcomes
+            for answer in answers
+            for up, kept, examples, terms, notes in answer
         ]
+
+    def _share_out(self, round: int, chunks: Sequence[_Chunk]) -> list[_Answer]:
+        """The answer to every chunk: whoever is free takes the next one."""
+        answers: dict[int, _Answer] = {}
+        free, busy = list(self._processes), dict[Connection, int]()
+        while len(answers) < len(chunks):
+            while free and len(answers) + len(busy) < len(chunks):
+                place = len(answers) + len(busy)
+                free[0].send((round, chunks[place]))
+                busy[free.pop(0)] = place
+            ready = wait(list(busy))
+            for worker in [one for one in busy if one in ready]:
+                answers[busy.pop(worker)] = worker.recv()
+                free.append(worker)
+        return [answers[place] for place in range(len(chunks))]
 
     def close(self) -> None:
         """End the processes, whatever they are doing: what they have not answered is not wanted any more."""
-        processes = list((self._pool._processes or {}).values())
-        for process in processes:
+        for process in self._processes.values():
             process.kill()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
+        for ours, process in self._processes.items():
             process.join()
+            ours.close()
 
 
 def _way_to_start(assembly: Assembly) -> str:
@@ -154,15 +185,27 @@ def _deaf_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_workshop: Workshop | None = None
-
-
-def _start_worker(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> None:
-    global _workshop  # noqa: PLW0603  a worker process has no other place to keep what it was started with
+def _work(main: Connection, experiment: Experiment, dataset: Dataset, scenario: Scenario) -> None:
+    """The life of a worker: put together what the run has, then train chunk after chunk until it is ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     threading.Thread(target=_end_with_main_process, daemon=True).start()
     torch.set_num_threads(experiment.engine.threads)
-    _workshop = assemble(experiment, dataset, scenario).workshop
+    workshop = assemble(experiment, dataset, scenario).workshop
+    with suppress(EOFError, BrokenPipeError):  # the main process is gone
+        while True:
+            round, chunk = main.recv()
+            try:
+                answer: Any = _train_chunk(workshop, round, chunk)
+            except Exception as error:
+                answer = _that_can_be_sent(error)
+            main.send(answer)
+
+
+def _that_can_be_sent(error: Exception) -> Exception:
+    """An error in a form that another process can surely read: a user's own kind may not be."""
+    if isinstance(error, SemifedError):
+        return error
+    return RuntimeError(f"in a worker process: {traceback.format_exc()}")
 
 
 def _end_with_main_process() -> None:
@@ -173,19 +216,9 @@ def _end_with_main_process() -> None:
         os._exit(1)
 
 
-def _own(packed: bytes) -> Parts:
-    """A payload in memory of torch's own: with some libraries the last bit of a product depends on alignment."""
-    parts: Parts = tree_map(torch.clone, unpack(packed))
-    return parts
-
-
-def _train_chunk(
-    round: int, tasks: list[tuple[int, bytes, bytes, int]]
-) -> list[tuple[bytes, bytes, int, dict[str, float], dict[str, float]]]:
-    if _workshop is None:
-        raise RuntimeError("the worker was not started")
+def _train_chunk(workshop: Workshop, round: int, tasks: _Chunk) -> _Answer:
     distinct = {id(down): down for _, down, _, _ in tasks}
     received = {own: unpack(down) for own, down in distinct.items()}
     chunk = [Task(client, received[id(down)], unpack(kept), visits) for client, down, kept, visits in tasks]
-    outcomes = _workshop.train(round, chunk)
+    outcomes = workshop.train(round, chunk)
     return [(pack(one.up), pack(one.kept), one.examples, one.terms, one.notes) for one in outcomes]
