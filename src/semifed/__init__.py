@@ -8,7 +8,7 @@ The data flow, and where each step lives:
     engine/    4  where it runs                      rounds.py is the main loop
     results/   5  what came out                      scores, rows, checkpoints, summaries
 
-An `Experiment` names one of each; `run` makes a `Record` of it.
+An `Experiment` names one of each; `run` makes a `Record` of it, and `collect` reads runs back from their folders.
 """
 
 __version__ = "0.1.0"
@@ -20,6 +20,7 @@ from semifed.errors import SemifedError
 from semifed.experiment import EngineSettings, Experiment, TrainSettings
 from semifed.methods import METHODS
 from semifed.nets.zoo import NetSettings
+from semifed.results.collection import StoredRun, collect
 from semifed.results.record import Record
 from semifed.run import run
 from semifed.training import ClientTraining, ServerTraining
@@ -35,7 +36,9 @@ __all__ = [
     "ScenarioSettings",
     "SemifedError",
     "ServerTraining",
+    "StoredRun",
     "TrainSettings",
     "ViewSettings",
+    "collect",
     "run",
 ]

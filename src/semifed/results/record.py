@@ -33,11 +33,16 @@ class Record:
 
 
 def summarise(rows: Sequence[Row], model: Params, status: str) -> dict[str, Any]:
-    """Best and last score of each model, the traffic and the time in all, and the hash of the model.
+    """The scores of a run, and the hash of the model.
 
     The status is "finished", "collapsed" (train.stop_on_collapse), "stopped" (Ctrl-C) or "failed"; in a folder whose
     run goes on, "running".
     """
+    return {"status": status, **scores(rows), "model": digest(model)}
+
+
+def scores(rows: Sequence[Row]) -> dict[str, Any]:
+    """Best and last score of each model, the traffic and the time in all."""
     tested = [row for row in rows if row["models"]]
     models = {}
     for name in tested[-1]["models"] if tested else ():
@@ -45,11 +50,9 @@ def summarise(rows: Sequence[Row], model: Params, status: str) -> dict[str, Any]
         places = {"best": best, "last": tested[-1]}
         models[name] = {place: {"round": row["round"], **row["models"][name]} for place, row in places.items()}
     return {
-        "status": status,
         "rounds": len(rows),
         "models": models,
         "alarms": sum(1 for row in rows if row.get("alarms")),
         "bytes": {way: sum(row["bytes"][way] for row in rows) for way in ("down", "up")},
         "seconds": sum(row["seconds"] for row in rows),
-        "model": digest(model),
     }

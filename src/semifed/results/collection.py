@@ -1,0 +1,204 @@
+"""Many runs read back from their folders: what `compare`, `report`, `figures` and `watch` look at.
+
+    runs = collect([Path("sweeps/table5"), Path("runs/prox")])
+    runs[0].experiment["method"]["name"], runs[0].rows[-1]["models"], runs[0].summary["status"]
+
+A folder of a sweep is SWEEP/sweep.json with SWEEP/runs/<name>/, one ordinary folder a run. Reading never locks or
+changes anything, so runs that go on can be looked at: a line of rounds.jsonl that is being written is left out.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from semifed.data.scenario import Scenario
+from semifed.errors import RunError, SettingError
+from semifed.experiment import Experiment
+from semifed.results.record import Row, scores
+from semifed.settings import read_toml
+
+SWEEP_FILE, RUNS = "sweep.json", "runs"
+
+_UNMOVED = ("seed", "engine.", "train.checkpoint_every")
+"""Settings that do not make another experiment of a run: the seed repeats it, the others change nothing."""
+
+_ALWAYS_SAID = ("data", "net.name", "scenario.")
+"""Settings that name a group of runs wherever they differ; others do where runs of one method differ in them."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRun:
+    """One run as its folder holds it."""
+
+    name: str
+    path: Path
+    experiment: dict[str, Any]  # nested tables, settings that were left out with their defaults
+    rows: list[Row]
+    summary: dict[str, Any]  # of a run without one yet: made from its rows, with the status "begun"
+    environment: dict[str, Any]
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return str(self.experiment["method"]["name"])
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.experiment["seed"])
+
+    @property
+    def status(self) -> str:
+        """finished, collapsed, stopped, failed, running, or begun: no summary yet, so under way or killed."""
+        return str(self.summary["status"])
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.status in ("finished", "collapsed")
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that the experiment asks for."""
+        return int(self.experiment["train"]["rounds"])
+
+    def split(self) -> Scenario:
+        """Who holds what in this run."""
+        return Scenario.load(self.path / "split.safetensors")
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of one experiment that differ in the seed alone."""
+
+    label: str
+    runs: Sequence[StoredRun]  # by seed
+
+
+def collect(paths: Iterable[Path | str]) -> list[StoredRun]:
+    """The runs in folders of runs and of sweeps, in the order given; a sweep's in the order of its grid."""
+    found: dict[Path, StoredRun] = {}
+    for path in map(Path, paths):
+        for folder in run_folders(path):
+            found.setdefault(folder.resolve(), read_run(folder))
+    return list(found.values())
+
+
+def run_folders(path: Path) -> list[Path]:
+    """The folders of the runs that are begun: a run's own, a sweep's, or those that lie in a folder."""
+    if (path / "experiment.toml").is_file():
+        return [path]
+    if not path.is_dir():
+        raise RunError(f"{path}: there is no such folder; give the folder of a run or of a sweep")
+    inner = path / RUNS if (path / SWEEP_FILE).is_file() else path
+    begun = [place for place in inner.iterdir() if (place / "experiment.toml").is_file()] if inner.is_dir() else []
+    if not begun and inner == path:
+        raise RunError(f"{path}: holds no run; give the folder of a run or of a sweep")
+    order = {name: place for place, name in enumerate(planned(path))}
+    return sorted(begun, key=lambda place: (order.get(place.name, len(order)), place.name))
+
+
+def planned(path: Path) -> list[str]:
+    """The names of a sweep's runs in the order of its grid, begun or not; none where there is no sweep."""
+    file = path / SWEEP_FILE
+    return [str(run["name"]) for run in read_json(file).get("runs", [])] if file.is_file() else []
+
+
+def read_run(path: Path) -> StoredRun:
+    """One run; what it has not written yet is empty."""
+    tables = read_toml(path / "experiment.toml")
+    with suppress(SettingError):  # a method of the user's own that is not to be had here, or an older file
+        tables = Experiment.of(tables).tables()
+    rows = _read_rows(path / "rounds.jsonl")
+    summary = {"status": "begun", **_read_if_there(path / "summary.json")}
+    if summary["status"] in ("begun", "running"):  # what it says is older than the rows
+        summary |= scores(rows)
+    return StoredRun(path.name, path, tables, rows, summary, _read_if_there(path / "environment.json"))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object, or an error that names the file."""
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise RunError(f"{path}: is damaged; put it back from a copy")
+    return content
+
+
+def _read_if_there(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.exists() else {}
+
+
+def _read_rows(path: Path) -> list[Row]:
+    """The whole lines; one that has no end is being written, or was when its run was killed."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read: {error.strerror}") from None
+    whole = text[: text.rfind(b"\n") + 1]
+    try:
+        return [json.loads(line) for line in whole.splitlines()]
+    except ValueError:
+        raise RunError(f"{path}: is damaged; put it back from a copy") from None
+
+
+def groups(runs: Sequence[StoredRun]) -> list[Group]:
+    """Runs of one experiment put together, in the order of their first run, each named by what tells it apart."""
+    settings = {run: _essence(run) for run in runs}
+    names = _telling(runs, settings)
+    found: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        found.setdefault(json.dumps(settings[run], sort_keys=True, default=str), []).append(run)
+    labels = [_label(of[0], settings[of[0]], names) for of in found.values()]
+    return [
+        Group(label, sorted(of, key=lambda run: run.seed)) for label, of in zip(labels, found.values(), strict=True)
+    ]
+
+
+def flat(tables: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """Nested tables as one, with dotted keys."""
+    found: dict[str, Any] = {}
+    for name, value in tables.items():
+        key = f"{place}.{name}" if place else name
+        found |= flat(value, key) if isinstance(value, Mapping) else {key: value}
+    return found
+
+
+def _essence(run: StoredRun) -> dict[str, Any]:
+    return {key: value for key, value in flat(run.experiment).items() if not key.startswith(_UNMOVED)}
+
+
+def _telling(runs: Sequence[StoredRun], settings: Mapping[StoredRun, Mapping[str, Any]]) -> list[str]:
+    """The settings that tell groups apart, beside the method's name."""
+    keys = dict.fromkeys(key for run in runs for key in settings[run])
+    methods: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        methods.setdefault(run.method, []).append(run)
+
+    def differs(key: str, among: Sequence[StoredRun]) -> bool:
+        return len({repr(settings[run].get(key)) for run in among}) > 1
+
+    return [
+        key
+        for key in keys
+        if key != "method.name"
+        and (any(differs(key, of) for of in methods.values()) or (key.startswith(_ALWAYS_SAID) and differs(key, runs)))
+    ]
+
+
+def _label(run: StoredRun, settings: Mapping[str, Any], names: Sequence[str]) -> str:
+    said = [f"{key.rsplit('.', 1)[-1]}={_word(settings[key])}" for key in names if settings.get(key) is not None]
+    return ", ".join([run.method, *said])
+
+
+def _word(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
