@@ -1,13 +1,16 @@
 """What unlabelled data are worth: accuracy against the number of labels, every method with the same budget.
 
-python experiments/label_efficiency.py --data-dir DIR --out RUNS [--jobs 2] [--seeds 3] [--only fedmatch ...]
+python experiments/label_efficiency.py --data-dir DIR --out RUNS [--jobs 2] [--seeds 3 4 5] [--only fedmatch ...]
+python experiments/label_efficiency.py --data-dir DIR --out TRIES --validate --seeds 10 11 --set KEY=VALUE
 python experiments/label_efficiency.py --out RUNS --table     prints what is finished as Markdown and writes a CSV
 
-Runs that are finished are not repeated, and one that was killed goes on where it stopped.
+Runs that are finished are not repeated, and one that was killed goes on. With --validate the last 10,000
+training images stand in for the test set, which is not looked at: settings are chosen that way, and with other seeds.
 """
 
 import argparse
 import csv
+import dataclasses
 import itertools
 import json
 import statistics
@@ -19,17 +22,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import semifed
+from semifed.data import sources
 
 BASE = Path(__file__).with_name("label-efficiency.toml")
 DATA = ("mnist", "fashion-mnist")
 LABELS = (20, 50, 100, 300, 600, 6000)
 BASELINE = "fedavg+"
-ROUNDS, FEW_ROUNDS, MANY_LABELS = 120, 60, 100  # with more labels than that half of the rounds will do
+SEEDS = (3, 4, 5)
+HELD_OUT = 10_000
 
 METHODS: dict[str, Sequence[str]] = {
-    "client": (BASELINE, "fedsiam-d", "fedsiam-mt", "fedmatch", "fedavg-fixmatch", "fixmatch-global"),
+    "client": (BASELINE, "fedsiam-d", "fedmatch", "fedavg-fixmatch", "fixmatch-global"),
     "server": (
-        *(BASELINE, "fedsiam-d", "fedsiam-mt", "fedmatch", "fedcon", "fedmix"),
+        *(BASELINE, "fedsiam-d", "fedmatch", "fedcon", "fedmix"),
         *("fedavg-fixmatch", "fixmatch-global", "semifl"),
     ),
 }
@@ -37,7 +42,6 @@ METHODS: dict[str, Sequence[str]] = {
 # What it takes to give a method the budget of the others: 30 rows a step, and steps of the same size.
 SETTINGS: dict[str, Sequence[str]] = {
     "fedsiam-d": ("client.batch=30", "server.batch=20", "method.share=0.5"),
-    "fedsiam-mt": ("client.batch=30", "server.batch=20", "method.share=0.5"),
     "fedmatch": ("method.lambda_s=1", "method.patience=1000"),  # no decay: these rounds are short and plateaus many
     "fedmix": ("client.lr=0.001", "client.momentum=0.0"),  # its paper's: with the one of the others it collapses
     "semifl": ("client.clip=1", "server.clip=1"),  # its paper's: without, the first few labels throw it off
@@ -58,15 +62,22 @@ class Cell(NamedTuple):
         return "-".join(map(str, self))
 
 
-def cells(seeds: int, only: Sequence[str]) -> Iterator[Cell]:
+def cells(seeds: Sequence[int], only: Sequence[str]) -> Iterator[Cell]:
     """Every run, those with few labels first, and of these those of the first seed."""
     for budgets in (LABELS[:3], LABELS[3:]):
-        for seed, total, data in itertools.product(range(seeds), budgets, DATA):
+        for seed, total, data in itertools.product(seeds, budgets, DATA):
             for labels, methods in METHODS.items():
                 yield from (Cell(seed, data, labels, total, name) for name in methods if not only or name in only)
 
 
-def run(cell: Cell, data_dir: str, out: Path, more: Sequence[str]) -> str:
+def held_out(name: str, data_dir: str) -> semifed.Dataset:
+    """A data set whose test images are the last of its training images."""
+    data = sources.load(name, Path(data_dir))
+    images, labels = data.images[: data.train], data.labels[: data.train]
+    return dataclasses.replace(data, images=images, labels=labels, train=data.train - HELD_OUT)
+
+
+def run(cell: Cell, data_dir: str, out: Path, more: Sequence[str], validate: bool) -> str:
     """Run a cell, unless that is done."""
     folder = out / cell.name
     if _summary(folder) is None:
@@ -76,12 +87,13 @@ def run(cell: Cell, data_dir: str, out: Path, more: Sequence[str]) -> str:
             f"seed={cell.seed}",
             f"scenario.labels={cell.labels}",
             f"scenario.total={cell.total}",
-            f"train.rounds={FEW_ROUNDS if cell.total > MANY_LABELS else ROUNDS}",
             "engine.threads=1",
             *SETTINGS.get(cell.method, ()),
             *more,
         ]
         experiment = semifed.Experiment.read(BASE, words)
+        if validate:
+            experiment = dataclasses.replace(experiment, data=held_out(cell.data, data_dir))
         semifed.run(experiment, folder, resume=folder.exists(), data_dir=data_dir)
     return cell.name
 
@@ -103,7 +115,7 @@ class Score(NamedTuple):
     best: float
 
 
-def scores(out: Path, seeds: int) -> dict[tuple[str, str, int, str], dict[int, Score]]:
+def scores(out: Path, seeds: Sequence[int]) -> dict[tuple[str, str, int, str], dict[int, Score]]:
     """The scores by (data, labels, total, method) and seed."""
     found: dict[tuple[str, str, int, str], dict[int, Score]] = defaultdict(dict)
     for cell in cells(seeds, ()):
@@ -124,7 +136,7 @@ def gains(own: dict[int, Score], base: dict[int, Score]) -> list[float]:
     return [own[seed].last - base[seed].last for seed in own if seed in base]
 
 
-def tables(out: Path, seeds: int) -> None:
+def tables(out: Path, seeds: Sequence[int]) -> None:
     """Markdown of the last round with the gain over the baseline, and a CSV of everything."""
     found = scores(out, seeds)
     with (out / "label-efficiency.csv").open("w", newline="") as file:
@@ -155,11 +167,12 @@ def main() -> None:
     parser.add_argument("--data-dir")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--data", choices=DATA, nargs="*", default=DATA)
     parser.add_argument("--labels", type=int, nargs="*", default=LABELS)
     parser.add_argument("--set", action="append", default=[], help="a setting for all runs; use another --out")
+    parser.add_argument("--validate", action="store_true", help="test on training images that are held out")
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
     if asked.table:
@@ -169,7 +182,7 @@ def main() -> None:
     todo = [cell for cell in every if cell.data in asked.data and cell.total in asked.labels]
     with ProcessPoolExecutor(asked.jobs) as pool:
         for number, answer in enumerate(
-            [pool.submit(run, cell, asked.data_dir, asked.out, asked.set) for cell in todo], 1
+            [pool.submit(run, cell, asked.data_dir, asked.out, asked.set, asked.validate) for cell in todo], 1
         ):
             print(f"{number}/{len(todo)} {answer.result()}", file=sys.stderr, flush=True)
 

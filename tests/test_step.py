@@ -1,7 +1,8 @@
 """One local step: torch's optimiser to the last digits, mapped as well as alone, and moving averages by hand."""
 
 import copy
-from typing import Any
+import math
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -244,3 +245,19 @@ def test_a_parameter_may_be_a_single_number() -> None:
     other: Parts = {"a": {"w": torch.tensor(0.2)}}
     both, _ = stepper(State(stack([parts, other]), {}), stack([batch(0)] * 2), torch.zeros(2, dtype=torch.int64), None)
     assert both.parts["a"]["w"].tolist() == pytest.approx([2.9, 0.2 - 0.04])
+
+
+@pytest.mark.parametrize(
+    ("decay", "expected"), [("none", [0.4, 0.4, 0.4]), ("linear", [0.4, 0.3, 0.1]), ("cosine", [])]
+)
+def test_the_rate_falls_from_round_to_round(decay: Literal["none", "linear", "cosine"], expected: list[float]) -> None:
+    chosen = training(lr=0.4, decay=decay)
+    expected = expected or [0.4, 0.2 + 0.2 * math.cos(math.pi / 4), 0.2 + 0.2 * math.cos(3 * math.pi / 4)]
+    assert [chosen.rate(round, 4) for round in (0, 1, 3)] == pytest.approx(expected)
+    stepper = Stepper(NET, DESCEND, training(lr=0.4, decay=decay, momentum=0.0, weight_decay=0.0), mapped=False)
+    start, given = State({"net": NET.init(0)}, {}), batch(0)
+    moved = []
+    for round in (0, 3):
+        now, _ = stepper(start, given._replace(clock=clock(round=round, rounds=4)), torch.tensor(0), None)
+        moved.append(now.parts["net"]["3.weight"] - start.parts["net"]["3.weight"])
+    assert torch.allclose(moved[1] * expected[0], moved[0] * expected[2], atol=1e-7)

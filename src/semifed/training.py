@@ -1,7 +1,8 @@
 """How a trainee, a client or the server, trains: its share of an experiment file."""
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from semifed.errors import SettingError
 from semifed.settings import Settings, option
@@ -17,10 +18,21 @@ class Training(Settings):
     unlabelled_batch: int = option(50, "unlabelled samples a step, where a method reads them apart", least=1)
     drop_last: bool = option(False, "leave out the last batch of an epoch if it is not full")
     lr: float = option(0.01, "learning rate", above=0)
+    decay: Literal["none", "linear", "cosine"] = option("none", "how the rate falls from round to round towards 0")
     momentum: float = option(0.9, "momentum", least=0, below=1)
     nesterov: bool = option(False, "Nesterov's form of momentum")
     weight_decay: float = option(1e-4, "weight decay, added to the gradient", least=0)
     clip: float | None = option(None, "largest norm of a gradient, over all parameters of a move", above=0)
+
+    def rate(self, round: int, rounds: int) -> float:
+        """The learning rate in a round, counted from 0, of so many."""
+        gone = round / rounds if rounds else 0.0
+        match self.decay:
+            case "linear":
+                return self.lr * (1 - gone)
+            case "cosine":
+                return self.lr * (1 + math.cos(math.pi * gone)) / 2
+        return self.lr
 
     def __post_init__(self) -> None:
         super().__post_init__()

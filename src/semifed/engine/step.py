@@ -96,11 +96,13 @@ class Stepper:
 
     def _rate(self, parts: Parts, clock: Clock) -> Tensor:
         """The learning rate now, one a client where the method has a pace of its own."""
+        round, rounds = (int(one.flatten()[0]) for one in (clock.round, clock.rounds))  # the same for all clients
+        rate = self._training.rate(round, rounds)
         if self._pace is None:
-            return torch.tensor(self._training.lr)
+            return torch.tensor(rate)
         pace = self._pace
         factor: Tensor = self.lift(lambda parts, clock: torch.as_tensor(pace(parts, clock)))(parts, clock)
-        return self._training.lr * factor
+        return rate * factor
 
     def _pulled(self, gradients: Sequence[Tensor]) -> Tensor:
         """Where there is any gradient at all: a loss without rows moves nothing, not by weight decay either."""
