@@ -24,6 +24,7 @@ ORDER: list[set[str]] = [
     {"results"},
     {"engine"},
     {"run", "conformance"},
+    {"sweeps"},
     {"terminal"},
     {"commands"},
     {"cli"},

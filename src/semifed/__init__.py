@@ -23,6 +23,7 @@ from semifed.nets.zoo import NetSettings
 from semifed.results.collection import StoredRun, collect
 from semifed.results.record import Record
 from semifed.run import run
+from semifed.sweeps.sweep import sweep
 from semifed.training import ClientTraining, ServerTraining
 
 __all__ = [
@@ -41,4 +42,5 @@ __all__ = [
     "ViewSettings",
     "collect",
     "run",
+    "sweep",
 ]

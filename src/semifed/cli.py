@@ -14,6 +14,7 @@ from semifed.commands.check import check
 from semifed.commands.listing import listing
 from semifed.commands.run import run
 from semifed.commands.split import split
+from semifed.commands.sweep import sweep
 from semifed.errors import SemifedError, StoppedError
 
 
@@ -32,7 +33,7 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (run, listing, split, check):
+for command in (run, sweep, listing, split, check):
     cli.add_command(command)
 
 

@@ -1,7 +1,7 @@
 """What a person sees: a progress bar in a terminal, plain lines elsewhere, and tables."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -81,10 +81,15 @@ def score_text(row: Row) -> str:
 
 def result_table(records: Iterable[tuple[str, Record]], title: str | None = None) -> Table:
     """Best and last accuracy of every model of some runs, with traffic and time."""
+    return score_table([(name, record.summary) for name, record in records], title)
+
+
+def score_table(summaries: Iterable[tuple[str, Mapping[str, Any]]], title: str | None = None) -> Table:
+    """The same from summaries."""
     rows = []
-    for name, record in records:
-        traffic = sum(record.summary["bytes"].values()) / 1e6
-        for model, places in record.summary["models"].items():
+    for name, summary in summaries:
+        traffic = sum(summary["bytes"].values()) / 1e6
+        for model, places in summary["models"].items():
             best, last = places["best"], places["last"]
             best_text = f"{best['accuracy']:.2f} (round {best['round']})"
             rows.append(
@@ -94,7 +99,7 @@ def result_table(records: Iterable[tuple[str, Record]], title: str | None = None
                     best_text,
                     f"{last['accuracy']:.2f}",
                     f"{traffic:.1f}",
-                    f"{record.summary['seconds']:.1f}",
+                    f"{summary['seconds']:.1f}",
                 ]
             )
     return table(["run", "model", "best %", "last %", "MB sent", "seconds"], rows, title)

@@ -15,3 +15,4 @@ assignments = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 experiment = click.argument("experiment", required=False, type=click.Path(path_type=Path))
+jobs = click.option("--jobs", type=int, help="Runs at a time (else as many as there are cores).")
