@@ -10,6 +10,7 @@ net = "mnist-cnn"
 import dataclasses
 import importlib
 import inspect
+import math
 import operator
 import typing
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,9 @@ from semifed.nets.zoo import NetSettings
 from semifed.settings import Settings, build, conform, nearest, option, override, read_toml, write_toml
 from semifed.training import ClientTraining, ServerTraining
 
+TESTS = 20
+"""Tests of a run whose cadence is not set: enough for a curve, and a small share of the time."""
+
 
 @dataclass(frozen=True)
 class TrainSettings(Settings):
@@ -39,11 +43,20 @@ class TrainSettings(Settings):
 
     rounds: int = option(50, "rounds of the run", least=1)
     clients_per_round: int = option(10, "clients drawn each round from those that hold anything", least=1)
-    evaluate_every: int = option(1, "rounds between two tests; the last round is always tested", least=1)
+    evaluate_every: int | None = option(
+        None,
+        "rounds between two tests; not set: so that there are at most twenty; the last round is always tested",
+        least=1,
+    )
     checkpoint_every: int = option(1, "rounds between two checkpoints", least=1)
     stop_on_collapse: int = option(
         0, "end a run after so many rounds in a row whose pseudo-labels are all of one class; 0: go on", least=0
     )
+
+    def tests_after(self, round: int) -> bool:
+        """Whether the model is tested at the end of a round, counted from 1."""
+        every = self.evaluate_every or math.ceil(self.rounds / TESTS)
+        return round % every == 0 or round == self.rounds
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def run_rounds(
         server = assembly.workshop.settle(server)
         kept = kept.after(round + 1, {task.client: outcome.kept for task, outcome in sound if outcome.kept})
         progress = Progress(round + 1, server, kept, visits)
-        tested = progress.round % experiment.train.evaluate_every == 0 or progress.round == experiment.train.rounds
+        tested = experiment.train.tests_after(progress.round)
         notes = _mean([outcome.notes for _, outcome in sound if outcome.examples])
         row: Row = {
             "round": progress.round,
