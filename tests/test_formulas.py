@@ -1,18 +1,18 @@
 """Every formula of the papers on numbers that fit on the back of an envelope."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from semifed.batch import Clock
+from semifed.batch import Batch, Clock, Samples
 from semifed.methods import averaging, neighbours
 from semifed.methods.base import Cohort, Visit
 from semifed.methods.fedmatch import FedMatch
 from semifed.methods.fedmix import FedMix
-from semifed.methods.fedsiam import FedSiamD, FedSiamMT
+from semifed.methods.fedsiam import FedSiamD, FedSiamMT, FedSiamPi
 from semifed.methods.losses import distance, kl, normalise_rows, vote
 from semifed.methods.schedules import full_speed, growing_decay, own_epochs, own_steps, ramp_up, slow_down
 from semifed.methods.selection import NEVER, boundary, divergence, linear, rectangle, remember
@@ -53,6 +53,17 @@ def test_beta_ramps_up_over_own_epochs() -> None:
     first_visit = [float(ramp_up(own_epochs(clock(epoch=epoch)), 10)) for epoch in range(5)]
     assert first_visit == pytest.approx([0.449, 0.638, 0.819, 0.951, 1.0], abs=1e-3)
     assert float(ramp_up(own_epochs(clock(visit=2)), 10)) == 1
+
+
+@pytest.mark.parametrize(("divide", "rows"), [("all", 4), ("labelled", 1)])
+def test_by_which_rows_the_cross_entropy_is_divided(divide: Literal["all", "labelled"], rows: int, two: Net) -> None:
+    """One labelled row of four with logits (0, ln 3): minus the log of 3/4, over so many rows."""
+    x, y = torch.tensor([[[[0.0, 1.0]]]] * 4), torch.tensor([1, -1, -1, -1])
+    batch = Batch({"images": Samples((x, x), y, torch.ones(4, dtype=torch.bool))}, clock())
+    parts = {"online": weights([0.0, 0.0], [0.0, math.log(3)])}
+    terms = FedSiamPi(divide=divide).loss(two.pass_with(torch.tensor(0)), parts, batch)
+    assert float(terms["cross_entropy"]) == pytest.approx(math.log(4 / 3) / rows)
+    assert float(terms["consistency"]) == 0
 
 
 def test_alpha_grows_with_own_epochs_up_to_its_cap() -> None:

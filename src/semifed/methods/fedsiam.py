@@ -13,8 +13,9 @@
 Differs from the authors' code: with labels at the server clients learn from their own data (there from the server's
 last batch, and D throws the trained nets away); online and target start equal; the quantile is over layers, one
 value each, of rounds after phi; images are ordered anew each epoch. Kept from it: the cross-entropy is divided by all
-rows (a mean over few labelled ones did not train: 11% on MNIST), so where labels are few set `share`; labelled images
-stand three times in an epoch, epochs count from one visit on, the squared distance is divided by the classes.
+rows (a mean over few labelled ones did not train: 11% on MNIST), so where labels are few set `share`, and with it
+`divide = "labelled"`; labelled images stand three times in an epoch, epochs count from one visit on, the squared distance
+is divided by the classes.
 """
 
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ class FedSiamPi(Method):
     repeat: int = option(3, "how often each labelled sample stands in an epoch", least=1)
     share: float = option(0.0, "least share of labelled rows; labelled ones are repeated to reach it", least=0, below=1)
 
+    divide: Literal["all", "labelled"] = option("all", "by which rows of a batch the cross-entropy is divided")
+
     def init(self, net: Net, key: int) -> Parts:
         return {"online": net.init(key)}
 
@@ -69,8 +72,9 @@ class FedSiamPi(Method):
         with torch.no_grad():
             aim = net(parts.get("target") or parts["online"], rows.views[1], rows.real).softmax(-1)
         beta = self.weight * ramp_up(own_epochs(batch.clock), self.ramp)
+        counted = rows.real if self.divide == "all" else rows.labelled
         return {
-            "cross_entropy": masked_mean(cross_entropies(logits, rows.y) * rows.labelled, rows.real),
+            "cross_entropy": masked_mean(cross_entropies(logits, rows.y) * rows.labelled, counted),
             "consistency": beta * masked_mean(distance(self.distance, aim, logits), rows.real),
         }
 
