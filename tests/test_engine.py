@@ -82,6 +82,9 @@ class Backwards:
     def __init__(self, assembly: Assembly) -> None:
         self._workshop = assembly.workshop
 
+    def present(self, round: int) -> None:
+        return None
+
     def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
         return [self._workshop.train(round, [task])[0] for task in reversed(tasks)][::-1]
 

@@ -15,6 +15,7 @@ from semifed.engine.assemble import Assembly, prepare
 from semifed.engine.calibrate import calibrated
 from semifed.engine.environment import content, environment
 from semifed.engine.health import collapsed
+from semifed.engine.local import Clients
 from semifed.engine.rounds import Progress, begin, run_rounds
 from semifed.engine.workers import open_clients
 from semifed.errors import RunError, SemifedError, SettingError
@@ -34,6 +35,14 @@ class Event(NamedTuple):
 
 Watch = Callable[[Event], None]
 
+
+class _Way(NamedTuple):
+    """Who trains the clients of a run, and who hears of it."""
+
+    clients: Callable[[Assembly], Clients]
+    watch: Watch | None
+
+
 _MAY_CHANGE = ("engine.workers:", "engine.start:")
 """What may differ on resume without a word, because the numbers stay the same to the last bit."""
 
@@ -51,12 +60,15 @@ def run(
     split: Scenario | None = None,
     data_dir: Path | str | None = None,
     watch: Watch | None = None,
+    clients: Callable[[Assembly], Clients] = open_clients,
 ) -> Record:
     """Run an experiment; with `out` everything is kept in that folder, and `resume` goes on with what is there.
 
     `watch` hears of the start and of every finished round. `override` lets a changed experiment go on,
-    `previous` starts from the checkpoint before the newest one, `split` is used instead of a new one.
+    `previous` starts from the checkpoint before the newest one, `split` is used instead of a new one. `clients`
+    opens whoever trains them: this machine, if nothing else is said.
     """
+    way = _Way(clients, watch)
     path, data_path = None if out is None else Path(out), None if data_dir is None else Path(data_dir)
     if (override or previous) and not resume:
         raise SettingError(f"--{'override' if override else 'previous'}: goes with --resume only; add it")
@@ -64,7 +76,7 @@ def run(
         raise SettingError("--resume: say which run with --out DIR")
     if resume and path and is_begun(path):
         with RunFolder.reopen(path) as folder:
-            return _go_on(folder, experiment, split, data_path, watch, override=override, previous=previous)
+            return _go_on(folder, experiment, split, data_path, way, override=override, previous=previous)
     if path:
         check_free(path, leftover=resume)
     if experiment is None:
@@ -73,14 +85,14 @@ def run(
         assembly, seconds = calibrated(prepare(experiment, data_path, split))
         experiment = assembly.experiment
         if path is None:
-            return _run(assembly, begin(assembly), [], None, watch)
+            return _run(assembly, begin(assembly), [], None, way)
         with RunFolder.create(path, leftover=resume) as folder:
             with _undisturbed():
                 progress = begin(assembly, folder.kept(experiment))
                 folder.begin(experiment, assembly.scenario, {**environment(assembly), "calibration": seconds})
                 folder.save(0, progress.state(), experiment)
             folder.check_space()
-            return _run(assembly, progress, [], folder, watch)
+            return _run(assembly, progress, [], folder, way)
 
 
 def _go_on(
@@ -88,7 +100,7 @@ def _go_on(
     experiment: Experiment | None,
     split: Scenario | None,
     data_dir: Path | None,
-    watch: Watch | None,
+    way: _Way,
     *,
     override: bool,
     previous: bool,
@@ -117,7 +129,7 @@ def _go_on(
                 folder.override(experiment, progress.round, changes)
             if changes or not there:
                 folder.save(progress.round, progress.state(), experiment)
-        return _run(assembly, progress, there.rows() if there else [], folder, watch)
+        return _run(assembly, progress, there.rows() if there else [], folder, way)
 
 
 def _experiment_in(folder: RunFolder) -> Experiment:
@@ -217,9 +229,7 @@ class _Ledger:
         return Record(rows, summary, model, self._folder.path if self._folder else None)
 
 
-def _run(
-    assembly: Assembly, progress: Progress, rows: list[Row], folder: RunFolder | None, watch: Watch | None
-) -> Record:
+def _run(assembly: Assembly, progress: Progress, rows: list[Row], folder: RunFolder | None, way: _Way) -> Record:
     """The rounds that are left, and the record of all."""
     ledger = _Ledger(assembly, progress, rows, folder)
 
@@ -227,17 +237,17 @@ def _run(
 
     def done(row: Row, now: Progress) -> bool:
         ledger.add(row, now)
-        if watch:
-            watch(Event(assembly, ledger.rows))
+        if way.watch:
+            way.watch(Event(assembly, ledger.rows))
         return collapsed(ledger.rows, patience)
 
     try:
         if folder and progress.round < assembly.experiment.train.rounds:
             folder.mark_running()
-        if watch:
-            watch(Event(assembly, rows))
+        if way.watch:
+            way.watch(Event(assembly, rows))
         if not collapsed(rows, patience):
-            with closing(open_clients(assembly)) as clients:
+            with closing(way.clients(assembly)) as clients:
                 run_rounds(assembly, clients, progress, done)
     except KeyboardInterrupt:
         ledger.close("stopped")

@@ -223,6 +223,9 @@ class _Witness:
         self.ends: list[tuple[Row, Progress]] = []
         self.spoilt: list[str] = []
 
+    def present(self, round: int) -> None:
+        """Everybody is there."""
+
     def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
         self.tasks = list(tasks)
         given = [copied({"down": task.down, "kept": task.kept}) for task in tasks]

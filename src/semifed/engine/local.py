@@ -46,6 +46,12 @@ class Outcome(NamedTuple):
     notes: dict[str, Any]
 
 
+class Absent(NamedTuple):
+    """A client that was drawn for a round and gave no answer in time, and why."""
+
+    reason: str
+
+
 class Form(NamedTuple):
     """How steps are computed; it changes the order of sums and nothing else."""
 
@@ -56,7 +62,11 @@ class Form(NamedTuple):
 class Clients(Protocol):
     """Whoever trains clients: this machine, its worker processes, or a network."""
 
-    def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
+    def present(self, round: int) -> Sequence[int] | None:
+        """The clients that can be drawn for this round; None for all that the split gives anything to."""
+        ...
+
+    def train(self, round: int, tasks: Sequence[Task]) -> Sequence[Outcome | Absent]:
         """The outcome of every task, in the order of the tasks."""
         ...
 

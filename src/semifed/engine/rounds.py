@@ -11,7 +11,7 @@ from semifed import keys
 from semifed.engine.assemble import Assembly
 from semifed.engine.gate import Turn, pass_gate
 from semifed.engine.health import alarms
-from semifed.engine.local import Clients, Task
+from semifed.engine.local import Absent, Clients, Outcome, Task
 from semifed.methods.base import Cohort, Visit
 from semifed.params import Parts, place, stack
 from semifed.payload import nbytes
@@ -53,11 +53,12 @@ def run_rounds(
         round, server, kept, visits = progress
         if not method.server_last:
             server, server_terms = assembly.workshop.train_server(round, server)
-        cohort = draw_cohort(assembly, round)
+        cohort = draw_cohort(assembly, round, clients.present(round))
         slots = draw_slots(assembly, cohort, round)
         visits = visits.index_add(0, torch.tensor(cohort), torch.ones(len(cohort), dtype=torch.int64))
         tasks = [_task(assembly, server, kept, visits, Visit(client, slots[client], round)) for client in cohort]
-        sound, refused = pass_gate(tasks, clients.train(round, tasks))
+        answers = list(zip(tasks, clients.train(round, tasks), strict=True))
+        sound, refused = pass_gate(*_answered(answers))
         server = _merge(assembly, server, sound, slots, visits, round)
         if method.server_last:
             server, server_terms = assembly.workshop.train_server(round, server)
@@ -78,6 +79,7 @@ def run_rounds(
             },
             "clients": cohort,
             "refused": refused,
+            "stragglers": {str(task.client): one.reason for task, one in answers if isinstance(one, Absent)},
             "alarms": alarms(notes),
             "seconds": time.perf_counter() - started,
         }
@@ -86,11 +88,16 @@ def run_rounds(
     return progress
 
 
-def draw_cohort(assembly: Assembly, round: int) -> list[int]:
-    """The clients of a round, drawn from those that hold anything; the same for every method."""
-    active, experiment = assembly.scenario.active(), assembly.experiment
+def draw_cohort(assembly: Assembly, round: int, present: Sequence[int] | None = None) -> list[int]:
+    """The clients of a round, drawn from those that are there and hold anything; the same for every method."""
+    active, experiment = assembly.scenario.active() if present is None else sorted(present), assembly.experiment
     order = keys.permutation(keys.key(experiment.seed, "cohort", round), len(active))
     return sorted(int(active[place]) for place in order[: experiment.train.clients_per_round])
+
+
+def _answered(answers: Sequence[tuple[Task, Outcome | Absent]]) -> tuple[list[Task], list[Outcome]]:
+    pairs = [(task, one) for task, one in answers if isinstance(one, Outcome)]
+    return [task for task, _ in pairs], [one for _, one in pairs]
 
 
 def draw_slots(assembly: Assembly, cohort: Sequence[int], round: int) -> dict[int, int]:
@@ -139,7 +146,8 @@ def _scores(assembly: Assembly, examine: Examiner, server: Parts, sound: Sequenc
     """The score of every model of the server, and the mean score of the clients' own where the method has them."""
     method = assembly.experiment.method
     scores = {name: examine(model)._asdict() for name, model in method.models(server).items()}
-    own = [model for _, one in sound if (model := method.local_model(one.up, one.kept)) is not None]
+    whole = [one for _, one in sound if one.kept or not method.keeps]  # what a site keeps is not seen here
+    own = [model for one in whole if (model := method.local_model(one.up, one.kept)) is not None]
     if own:
         scores["local"] = _mean([examine(model)._asdict() for model in own])
     return scores

@@ -52,6 +52,9 @@ class InProcess:
     def __init__(self, workshop: Workshop, chunk: int) -> None:
         self._workshop, self._chunk = workshop, chunk
 
+    def present(self, round: int) -> None:
+        """Everybody is there."""
+
     def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
         """The outcome of every task, in the order of the tasks."""
         return [outcome for chunk in _chunks(tasks, self._chunk) for outcome in self._workshop.train(round, chunk)]
@@ -84,6 +87,9 @@ class Workers:
         except BaseException:
             self.close()
             raise
+
+    def present(self, round: int) -> None:
+        """Everybody is there."""
 
     def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
         """The outcome of every task, in the order of the tasks."""
