@@ -10,12 +10,10 @@
              |online| reaches the (1 - tau)-quantile of the last rounds, and else filled from its client's target
     tau    : linear 2 (1-mu) R (R - r) / (R - phi)^2 after phi; rectangle (1-mu) R / (end - phi) until end; at most 1
 
-Differs from the authors' code: with labels at the server clients learn from their own data (there from the server's
-last batch, and D throws the trained nets away); online and target start equal; the quantile is over layers, one
-value each, of rounds after phi; images are ordered anew each epoch. Kept from it: the cross-entropy is divided by all
-rows (a mean over few labelled ones did not train: 11% on MNIST), so where labels are few set `share`, and with it
-`divide = "labelled"`; labelled images stand three times in an epoch, epochs count from one visit on, the squared distance
-is divided by the classes.
+Differs from the authors' code: with labels at the server clients learn from their own data (there from the server's last
+batch, and D throws the trained nets away); online and target start equal; the quantile is over layers, one value each, of
+rounds after phi; images are ordered anew each epoch. Kept: cross-entropy is divided by all rows (by few labelled ones it
+did not train: 11% on MNIST), so with few labels set `share` and `divide`; labelled images stand three times in an epoch.
 """
 
 from dataclasses import dataclass
@@ -69,12 +67,12 @@ class FedSiamPi(Method):
     def loss(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
         rows = batch.rows("images")
         logits = net(parts["online"], rows.views[0], rows.real)
+        by = rows.real if self.divide == "all" else rows.labelled
         with torch.no_grad():
             aim = net(parts.get("target") or parts["online"], rows.views[1], rows.real).softmax(-1)
         beta = self.weight * ramp_up(own_epochs(batch.clock), self.ramp)
-        counted = rows.real if self.divide == "all" else rows.labelled
         return {
-            "cross_entropy": masked_mean(cross_entropies(logits, rows.y) * rows.labelled, counted),
+            "cross_entropy": masked_mean(cross_entropies(logits, rows.y) * rows.labelled, by),
             "consistency": beta * masked_mean(distance(self.distance, aim, logits), rows.real),
         }
 
@@ -124,9 +122,8 @@ class FedSiamD(FedSiamMT):
     window: int = option(10, "rounds whose divergences set the boundary", least=1)
 
     def init(self, net: Net, key: int) -> Parts:
-        nothing_yet = {"values": torch.zeros(0), "rounds": torch.zeros(0, dtype=torch.int64)}
-        first = torch.tensor(0.0 if self.phi == 0 else NEVER)
-        return super().init(net, key) | {"boundary": first, "divergences": nothing_yet}
+        none = {"values": torch.zeros(0), "rounds": torch.zeros(0, dtype=torch.int64)}
+        return super().init(net, key) | {"boundary": torch.tensor(NEVER if self.phi else 0.0), "divergences": none}
 
     def decay(self, clock: Clock) -> Tensor:
         return super().decay(clock) * (clock.round >= self.phi)
@@ -149,6 +146,5 @@ class FedSiamD(FedSiamMT):
 
     def tau(self, r: int, rounds: int) -> float:
         """The share of layers to send in round r, counted from 1."""
-        if self.curve == "linear":
-            return linear(r, rounds, 1 - self.mu, self.phi)
-        return rectangle(r, rounds, 1 - self.mu, self.phi, self.end)
+        linearly = linear(r, rounds, 1 - self.mu, self.phi)
+        return linearly if self.curve == "linear" else rectangle(r, rounds, 1 - self.mu, self.phi, self.end)
