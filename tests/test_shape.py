@@ -23,7 +23,7 @@ ORDER: list[set[str]] = [
     {"experiment"},
     {"results"},
     {"engine"},
-    {"run", "conformance"},
+    {"run", "conformance", "trained"},
     {"sweeps"},
     {"terminal"},
     {"commands"},

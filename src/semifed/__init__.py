@@ -24,6 +24,10 @@ from semifed.results.collection import StoredRun, collect
 from semifed.results.record import Record
 from semifed.run import run
 from semifed.sweeps.sweep import sweep
+from semifed.trained.choice import choose
+from semifed.trained.export import export
+from semifed.trained.model import Model
+from semifed.trained.predict import predict
 from semifed.training import ClientTraining, ServerTraining
 
 __all__ = [
@@ -32,6 +36,7 @@ __all__ = [
     "Dataset",
     "EngineSettings",
     "Experiment",
+    "Model",
     "NetSettings",
     "Record",
     "ScenarioSettings",
@@ -40,7 +45,10 @@ __all__ = [
     "StoredRun",
     "TrainSettings",
     "ViewSettings",
+    "choose",
     "collect",
+    "export",
+    "predict",
     "run",
     "sweep",
 ]

@@ -15,6 +15,7 @@ from semifed.commands.listing import listing
 from semifed.commands.run import run
 from semifed.commands.split import split
 from semifed.commands.sweep import sweep
+from semifed.commands.trained import export_command, next_command, predict_command
 from semifed.errors import SemifedError, StoppedError
 
 
@@ -33,7 +34,18 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (run, sweep, listing, split, check):
+COMMANDS = (
+    run,
+    sweep,
+    listing,
+    split,
+    check,
+    predict_command,
+    next_command,
+    export_command,
+)
+
+for command in COMMANDS:
     cli.add_command(command)
 
 

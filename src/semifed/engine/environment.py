@@ -29,6 +29,17 @@ def _hash_data(dataset: Dataset) -> str:
     return total.hexdigest()
 
 
+def taken_by(dataset: Dataset) -> dict[str, Any]:
+    """What a model of these data takes, so that it can be used where the data are not."""
+    return {
+        "shape": list(dataset.images.shape[1:]),
+        "mean": list(dataset.mean),
+        "std": list(dataset.std),
+        "classes": list(dataset.classes),
+        "samples": len(dataset.images),
+    }
+
+
 def environment(assembly: Assembly) -> dict[str, Any]:
     """Versions, machine, device, hashes and notices."""
     engine = assembly.experiment.engine
@@ -46,6 +57,7 @@ def environment(assembly: Assembly) -> dict[str, Any]:
         "workers": engine.workers,
         "split": assembly.scenario.digest(),
         **content(assembly),
+        "input": taken_by(assembly.dataset),
         "parameters": assembly.net.size,
         "notices": notices(assembly),
         "command": sys.argv,

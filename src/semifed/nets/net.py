@@ -62,6 +62,15 @@ class Net:
         return {name: tensor.detach().clone() for name, tensor in _state(module).items()}
 
     @torch.no_grad()
+    def module(self, params: Params) -> nn.Module:
+        """An ordinary torch module with these numbers, in evaluation mode, for use outside of Semifed."""
+        module = self._build()
+        for name, tensor in {**dict(module.named_parameters()), **dict(module.named_buffers())}.items():
+            if name in params:
+                tensor.copy_(params[name])
+        return module.eval()
+
+    @torch.no_grad()
     def measure(self, params: Params, images: Tensor) -> Params:
         """The parameters with the batch statistics of these images in place of the running ones."""
         if not self.norms or not len(images):

@@ -130,7 +130,7 @@ class RunFolder:
 
     def environment(self) -> dict[str, Any]:
         """What the run was begun with."""
-        return _read_json(self.path / "environment.json")
+        return read_json(self.path / "environment.json")
 
     def override(self, experiment: Experiment, round: int, changes: str) -> None:
         """Go on with a changed experiment, and keep what was changed."""
@@ -187,7 +187,7 @@ class RunFolder:
     def _summary(self) -> dict[str, Any]:
         """The summary that is there; it can be made again, so a damaged one is as good as none."""
         try:
-            return _read_json(self.path / "summary.json")
+            return read_json(self.path / "summary.json")
         except RunError:
             return {}
 
@@ -226,7 +226,8 @@ def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file of a run."""
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:

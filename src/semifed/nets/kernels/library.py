@@ -5,6 +5,7 @@ another name and renamed, so that processes which build at the same time do not 
 """
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -13,7 +14,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +37,20 @@ class Library(NamedTuple):
 def switched_off() -> bool:
     """Whether the user wants plain torch; read at every call, so that it can be changed in a running process."""
     return os.environ.get(SWITCH, "").lower() == "off"
+
+
+@contextlib.contextmanager
+def off() -> Iterator[None]:
+    """Plain torch for as long as the block lasts."""
+    before = os.environ.get(SWITCH)
+    os.environ[SWITCH] = "off"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SWITCH]
+        else:
+            os.environ[SWITCH] = before
 
 
 failures: list[str] = []
