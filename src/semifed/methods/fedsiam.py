@@ -10,10 +10,10 @@
              |online| reaches the (1 - tau)-quantile of the last rounds, and else filled from its client's target
     tau    : linear 2 (1-mu) R (R - r) / (R - phi)^2 after phi; rectangle (1-mu) R / (end - phi) until end; at most 1
 
-Differs from the authors' code: with labels at the server clients learn from their own data (there from the server's last
-batch, and D throws the trained nets away); online and target start equal; the quantile is over layers, one value each, of
-rounds after phi; images are ordered anew each epoch. Kept: cross-entropy is divided by all rows (by few labelled ones it
-did not train: 11% on MNIST), so with few labels set `share` and `divide`; labelled images stand three times in an epoch.
+Differs from the authors' code: with labels at the server clients learn from their own data (there from the server's
+last batch, and D throws the trained nets away); online and target start equal; the quantile is over layers, one value
+each, of rounds after phi; images are ordered anew each epoch. Kept: cross-entropy is divided by all rows (by the few
+labelled it did not train: 11% on MNIST), so with few labels set `share`, `divide`; these stand three times an epoch.
 """
 
 from dataclasses import dataclass
