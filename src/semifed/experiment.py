@@ -4,7 +4,7 @@ seed = 0
 data = "mnist"
 method = "fedavg+"            # or a table [method] with name and options
 net = "mnist-cnn"
-[scenario] [views] [train] [client] [server] [engine]
+[scenario] [views] [train] [client] [server] [engine]    # or engine = "ray"
 """
 
 import dataclasses
@@ -65,6 +65,12 @@ class EngineSettings(Settings):
 
     table: ClassVar[str] = "engine"
 
+    name: Literal["local", "ray"] = option(
+        "local", "who trains: this machine, or Ray with its workers here or on a cluster (extra ray)"
+    )
+    address: str = option(
+        "", "with ray: HOST:PORT or ray://HOST:PORT of a cluster, auto for a Ray that runs here; empty: one of its own"
+    )
     mode: Literal["auto", "mapped", "single", "fastest"] = option(
         "auto",
         "clients of a chunk at once or one by one; auto: by the size of the net; fastest: by a timing at the start",
@@ -172,6 +178,8 @@ def _read_field(one: dataclasses.Field[Any], given: Any) -> Any:
         return given if isinstance(given, Method) else read_method(given)
     if one.name == "net" and not isinstance(given, nn.Module):
         return conform({"name": given} if isinstance(given, str) else given, NetSettings, "net")
+    if one.name == "engine":
+        return conform({"name": given} if isinstance(given, str) else given, EngineSettings, "engine")
     if isinstance(given, Dataset | nn.Module):
         return given
     return conform(given, str if one.name == "data" else one.type, one.name)

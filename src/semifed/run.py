@@ -43,7 +43,7 @@ class _Way(NamedTuple):
     watch: Watch | None
 
 
-_MAY_CHANGE = ("engine.workers:", "engine.start:")
+_MAY_CHANGE = ("engine.name:", "engine.address:", "engine.workers:", "engine.start:")
 """What may differ on resume without a word, because the numbers stay the same to the last bit."""
 
 _MUST_STAY = ("data:", "scenario.")

@@ -17,6 +17,7 @@ from semifed.data.scenario import Scenario
 from semifed.data.sources import Dataset
 from semifed.engine.local import Form, Workshop
 from semifed.engine.memory import keep_freed_memory
+from semifed.engine.ray_session import check_engine
 from semifed.errors import DataError, SemifedError, SettingError
 from semifed.experiment import Experiment
 from semifed.nets import zoo
@@ -56,6 +57,7 @@ class Assembly:
 def prepare(experiment: Experiment, data_dir: Path | None = None, split: Scenario | None = None) -> Assembly:
     """Load the data, make the split or check the given one, and put the run together."""
     find_device(experiment.engine.device)
+    check_engine(experiment.engine)
     dataset = load_data(experiment, data_dir)
     given = split is not None
     split = split or make_split(experiment, dataset)

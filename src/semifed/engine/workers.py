@@ -9,8 +9,7 @@ import os
 import signal
 import sys
 import threading
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -24,26 +23,21 @@ import torch.multiprocessing  # teaches worker processes to receive tensors in s
 from semifed.data.scenario import Scenario
 from semifed.data.sources import Dataset
 from semifed.engine.assemble import Assembly, assemble
+from semifed.engine.chunks import Answer, Chunk, cut, pack_chunks, read_answers, that_can_be_sent, train_chunk
 from semifed.engine.local import Clients, Outcome, Task, Workshop
-from semifed.errors import RunError, SemifedError, SettingError
+from semifed.engine.ray_workers import RayWorkers
+from semifed.errors import RunError, SettingError
 from semifed.experiment import Experiment
-from semifed.params import Parts, place
-from semifed.payload import pack, unpack
-
-_Chunk = list[tuple[int, bytes, bytes, int]]
-_Answer = list[tuple[bytes, bytes, int, dict[str, float], dict[str, float]]]
 
 
 def open_clients(assembly: Assembly) -> Clients:
-    """The clients of a run on this machine, over as many processes as the experiment asks for."""
+    """The clients of a run: in this process, over as many processes as the experiment asks for, or on Ray."""
     engine = assembly.experiment.engine
+    if engine.name == "ray":
+        return RayWorkers(assembly)
     if engine.workers == 1:
         return InProcess(assembly.workshop, engine.chunk)
     return Workers(assembly)
-
-
-def _chunks(tasks: Sequence[Task], size: int) -> list[Sequence[Task]]:
-    return [tasks[start : start + size] for start in range(0, len(tasks), size)]
 
 
 class InProcess:
@@ -57,7 +51,7 @@ class InProcess:
 
     def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
         """The outcome of every task, in the order of the tasks."""
-        return [outcome for chunk in _chunks(tasks, self._chunk) for outcome in self._workshop.train(round, chunk)]
+        return [outcome for chunk in cut(tasks, self._chunk) for outcome in self._workshop.train(round, chunk)]
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -93,37 +87,18 @@ class Workers:
 
     def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
         """The outcome of every task, in the order of the tasks."""
-        packed: dict[Any, bytes] = {}  # most clients receive the same thing: it is packed once, and sent once a chunk
-
-        def send(parts: Parts) -> bytes:
-            own = _identity(parts)
-            if own not in packed:
-                packed[own] = pack(parts)
-            return packed[own]
-
-        chunks = [
-            [(task.client, send(task.down), send(task.kept), task.visits) for task in chunk]
-            for chunk in _chunks(tasks, self._chunk)
-        ]
         try:
-            answers = self._share_out(round, chunks)
+            answers = self._share_out(round, pack_chunks(tasks, self._chunk))
         except (EOFError, OSError):
             raise RunError(
                 "engine.workers: a worker process died: out of memory, or a script that lacks "
                 "`if __name__ == '__main__':`; lower engine.chunk or engine.workers and go on with --resume"
             ) from None
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise answer
-        return [
-            Outcome(place(unpack(up), self._device), unpack(kept), examples, terms, notes)
-            for answer in answers
-            for up, kept, examples, terms, notes in answer
-        ]
+        return read_answers(answers, self._device)
 
-    def _share_out(self, round: int, chunks: Sequence[_Chunk]) -> list[_Answer]:
+    def _share_out(self, round: int, chunks: Sequence[Chunk]) -> list[Answer]:
         """The answer to every chunk: whoever is free takes the next one."""
-        answers: dict[int, _Answer] = {}
+        answers: dict[int, Answer] = {}
         free, busy = list(self._processes), dict[Connection, int]()
         while len(answers) < len(chunks):
             while free and len(answers) + len(busy) < len(chunks):
@@ -152,13 +127,6 @@ def _way_to_start(assembly: Assembly) -> str:
     if wanted == "fork" and not can_fork:
         raise SettingError('engine.start: workers can be forked on Linux and the CPU only; use "spawn" or "auto"')
     return "fork" if can_fork and wanted != "spawn" else "spawn"
-
-
-def _identity(tree: Any) -> Any:
-    """Equal for trees of the same names and the very same tensors."""
-    if isinstance(tree, Mapping):
-        return tuple((name, _identity(branch)) for name, branch in tree.items())
-    return tuple(map(_identity, tree)) if isinstance(tree, tuple) else id(tree)
 
 
 def _share(assembly: Assembly) -> Dataset:
@@ -201,17 +169,10 @@ def _work(main: Connection, experiment: Experiment, dataset: Dataset, scenario: 
         while True:
             round, chunk = main.recv()
             try:
-                answer: Any = _train_chunk(workshop, round, chunk)
+                answer: Any = train_chunk(workshop, round, chunk)
             except Exception as error:
-                answer = _that_can_be_sent(error)
+                answer = that_can_be_sent(error)
             main.send(answer)
-
-
-def _that_can_be_sent(error: Exception) -> Exception:
-    """An error in a form that another process can surely read: a user's own kind may not be."""
-    if isinstance(error, SemifedError):
-        return error
-    return RuntimeError(f"in a worker process: {traceback.format_exc()}")
 
 
 def _end_with_main_process() -> None:
@@ -220,11 +181,3 @@ def _end_with_main_process() -> None:
     if main:
         main.join()
         os._exit(1)
-
-
-def _train_chunk(workshop: Workshop, round: int, tasks: _Chunk) -> _Answer:
-    distinct = {id(down): down for _, down, _, _ in tasks}
-    received = {own: unpack(down) for own, down in distinct.items()}
-    chunk = [Task(client, received[id(down)], unpack(kept), visits) for client, down, kept, visits in tasks]
-    outcomes = workshop.train(round, chunk)
-    return [(pack(one.up), pack(one.kept), one.examples, one.terms, one.notes) for one in outcomes]
