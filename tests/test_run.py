@@ -7,8 +7,8 @@ import dataclasses
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+from contextlib import closing
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -64,37 +64,17 @@ def test_36_the_same_seed_gives_the_same_run_and_another_seed_another(whole: Rec
     assert not _same(run(_tiny("seed=1")), whole)
 
 
-class _Backwards:
-    """A pool that finishes its tasks in the reverse of the order they came in."""
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
-
-    def submit(self, task: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-        pool = self
-
-        class Late(Future[Any]):
-            def result(self, timeout: float | None = None) -> Any:
-                pool.finish()
-                return super().result(timeout)
-
-        self._waiting.append((Late(), task, arguments))
-        return self._waiting[-1][0]
-
-    def finish(self) -> None:
-        while self._waiting:
-            future, task, arguments = self._waiting.pop()
-            future.set_result(task(*arguments))
-
-
 def test_37_the_order_in_which_workers_finish_does_not_matter(whole: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    assembly = prepare(_tiny())
-    monkeypatch.setattr(workers, "_workshop", assembly.workshop)
-    clients = Workers(assembly)
-    clients.close()
-    monkeypatch.setattr(clients, "_pool", _Backwards())
+    def last_first(busy: list[Any]) -> list[Any]:
+        while len(ready := wait(busy)) < len(busy):
+            pass
+        return [busy[-1]] if ready else []
+
+    monkeypatch.setattr(workers, "wait", last_first)
+    assembly = prepare(_tiny("engine.workers=3"))
     rows: list[Row] = []
-    progress = run_rounds(assembly, clients, begin(assembly), lambda row, _: rows.append(row))
+    with closing(Workers(assembly)) as clients:
+        progress = run_rounds(assembly, clients, begin(assembly), lambda row, _: rows.append(row))
     assert plain(rows) == plain(whole.rows)
     assert digest(progress.server["net"]) == whole.summary["model"]
 

@@ -109,8 +109,8 @@ def tiny(out: Path | str, *more: str) -> list[str]:
 
 def environment() -> dict[str, str]:
     """For processes: one thread, the tests' own modules, no stray settings."""
-    here = str(Path(__file__).parent)
-    return {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+    here = os.pathsep.join([str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    return {**os.environ, "PYTHONPATH": here.strip(os.pathsep), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
 
 
 def start(*words: str, cwd: Path | None = None) -> "subprocess.Popen[str]":

@@ -131,7 +131,7 @@ class Experiment:
         """An experiment from a file, or the default one, with ``key=value`` assignments on top."""
         tables = read_toml(path) if path else {}
         for assignment in assignments:
-            override(tables, assignment)
+            override(tables, _in_full(assignment))
         return cls.of(tables)
 
     @classmethod
@@ -165,11 +165,17 @@ class Experiment:
         """The same experiment with ``key=value`` assignments on top."""
         tables = self.tables()
         for assignment in assignments:
-            override(tables, assignment)
+            override(tables, _in_full(assignment))
         before = self.tables()
         # What was not assigned stays the same object: a user's own net, data or method is in no table.
         same = {name: getattr(self, name) for name in before if tables[name] == before[name]}
         return type(self).of(tables | same)
+
+
+def _in_full(assignment: str) -> str:
+    """``engine=ray`` says who trains; unlike the options of another method or net, the rest of [engine] stays."""
+    key, sign, name = assignment.partition("=")
+    return f"engine.name={name}" if sign and key.strip() == "engine" else assignment
 
 
 def _read_field(one: dataclasses.Field[Any], given: Any) -> Any:

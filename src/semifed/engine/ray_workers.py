@@ -178,7 +178,7 @@ class Trainer:
     """A worker, which lives in a process of Ray's."""
 
     def open(self, given: Sequence[Any], paths: Sequence[str]) -> dict[str, str] | Exception:
-        """Put together what the run has; says with what. A user's own modules are looked for where the run found them."""
+        """Put together what the run has; says with what. A user's modules are looked for where the run found them."""
         sys.path.extend(path for path in paths if path not in sys.path)
         try:
             experiment, arrays, scenario, switch = _fetch(given[0])
