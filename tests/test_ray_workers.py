@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import itertools
+import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -11,13 +12,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from semifed import Experiment, Record, run
+from semifed import Experiment, Record, __version__, run
 from semifed.engine import ray_workers
 from semifed.engine.assemble import prepare
 from semifed.engine.ray_workers import RayWorkers
 from semifed.engine.workers import InProcess, open_clients
 from semifed.errors import DataError, RunError, SettingError
+from semifed.nets import kernels
 from semifed.params import flatten
 from semifed.results.files import digest
 from test_engine import play
@@ -140,7 +143,7 @@ def test_a_ray_of_its_own_is_started_for_itself_alone_and_ended(ray: StandIn, mo
     (options,) = ray.started
     assert (options["address"], options["num_cpus"]) == ("local", 4)
     assert (options["include_dashboard"], options["log_to_driver"]) == (False, False)
-    environment = ray_workers.os.environ
+    environment = os.environ
     assert environment["RAY_USAGE_STATS_ENABLED"] == "0"
     assert len(environment["RAY_AUTH_TOKEN"]) == 64
     folder = Path(options["_temp_dir"])
@@ -186,12 +189,12 @@ def test_workers_that_never_start_end_the_run(ray: StandIn) -> None:
 
 def test_a_worker_with_other_versions_is_refused(ray: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     clients = RayWorkers(prepare(_on_ray()))
-    there = {"node": "far", "semifed": ray_workers.__version__, "torch": "1.0", "kernels": "torch"}
+    there = {"node": "far", "semifed": __version__, "torch": "1.0", "kernels": "torch"}
     with pytest.raises(RunError, match=r"the worker on far has torch 1\.0, but it is 2\.\d+"):
         ray_workers._check_facts(there)
-    monkeypatch.setattr(ray_workers.kernels, "status", lambda: "built")
+    monkeypatch.setattr(kernels, "status", lambda: "built")
     with pytest.raises(RunError, match=r"has kernels torch, but it is built here; .* or set SEMIFED_KERNELS=off"):
-        ray_workers._check_facts({**there, "torch": ray_workers.torch.__version__})
+        ray_workers._check_facts({**there, "torch": torch.__version__})
     clients.close()
 
 

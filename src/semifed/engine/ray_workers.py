@@ -57,6 +57,9 @@ class RayWorkers:
             self.close()
             raise
 
+    def present(self, round: int) -> None:
+        """Everybody is there."""
+
     def train(self, round: int, tasks: Sequence[Task]) -> list[Outcome]:
         """The outcome of every task, in the order of the tasks."""
         answers = self._share_out(round, pack_chunks(tasks, self._chunk))
