@@ -30,7 +30,7 @@ from torch import Tensor
 from semifed.batch import Batch, Clock, Pool
 from semifed.methods import averaging, neighbours
 from semifed.methods.base import Cohort, Descend, Method, Move, Terms, Visit
-from semifed.methods.losses import cross_entropy, kl, masked_mean, vote
+from semifed.methods.losses import cross_entropies, cross_entropy, kl, masked_mean, vote
 from semifed.methods.schedules import full_speed, slow_down
 from semifed.methods.sparsity import moved, thinned, zeros
 from semifed.nets.net import Net, Pass
@@ -105,7 +105,7 @@ class FedMatch(Method):
             label = vote(logits.softmax(-1), theirs, helped)
         net.note_labels(label, kept, rows.real, logits.shape[-1])
         apart = sum((kl(other, logits) for other in theirs), logits.new_zeros(len(rows.y)))
-        agreement = F.cross_entropy(changed, label, reduction="none")
+        agreement = cross_entropies(changed, label)
         terms = {
             "inter_client": self.lambda_i * helped * masked_mean(apart, rows.real),
             "agreement": self.lambda_a * masked_mean(agreement, kept),

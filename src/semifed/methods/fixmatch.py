@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from semifed.batch import Batch, Pool, Samples
 from semifed.methods import averaging
 from semifed.methods.base import Descend, Method, Move, Terms
-from semifed.methods.losses import cross_entropy, masked_mean
+from semifed.methods.losses import cross_entropies, cross_entropy, masked_mean
 from semifed.nets.net import Pass
 from semifed.params import Params, Parts, sq_dist
 from semifed.settings import option
@@ -91,7 +90,7 @@ class FixMatch(Method):
         sure, label = opinion.softmax(-1).max(-1)
         kept = real & (sure >= self.threshold)
         net.note_labels(label, kept, real, opinion.shape[-1])
-        return masked_mean(F.cross_entropy(logits, label, reduction="none") * kept, real)
+        return masked_mean(cross_entropies(logits, label) * kept, real)
 
 
 @dataclass(frozen=True)

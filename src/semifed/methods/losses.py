@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -14,8 +13,11 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def cross_entropies(logits: Tensor, y: Tensor) -> Tensor:
-    """The cross-entropy of each row; a row without a label gets some number, to be masked."""
-    return F.cross_entropy(logits, y.clamp(min=0), reduction="none")
+    """The cross-entropy of each row; a row without a label gets some number, to be masked.
+
+    Mapped over clients, torch takes its own form apart in Python, and imports its symbolic algebra for it.
+    """
+    return -logits.log_softmax(-1).gather(-1, y.clamp(min=0)[..., None]).squeeze(-1)
 
 
 def cross_entropy(logits: Tensor, y: Tensor, mask: Tensor) -> Tensor:
