@@ -6,7 +6,7 @@ import pytest
 
 from semifed.experiment import Experiment
 
-FILES = sorted((Path(__file__).parent.parent / "experiments").glob("**/*.toml"))
+FILES = sorted((Path(__file__).parent.parent / "experiments").glob("*.toml"))  # presets: test_papers.py
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -201,3 +201,23 @@ def test_a_given_split_must_fit_the_experiment() -> None:
 
 def test_the_module_of_run_is_not_hidden_from_python() -> None:
     assert sys.modules["semifed.run"].run is run
+
+
+def test_the_nets_that_clients_send_are_tested_if_asked(small: Callable[..., Experiment]) -> None:
+    plain = run(small("train.evaluate_every=1"))
+    tested = run(small("train.evaluate_every=1", "train.test_clients=true"))
+    assert [set(row["models"]) for row in plain.rows] == [{"global"}] * 2
+    assert [set(row["models"]) for row in tested.rows] == [{"global", "local"}] * 2
+    assert [row["models"]["global"] for row in tested.rows] == [row["models"]["global"] for row in plain.rows]
+    # One client a round: what it sends is the server's net.
+    alone = run(small("train.test_clients=true", "train.evaluate_every=1", "train.clients_per_round=1"))
+    assert all(row["models"]["local"] == pytest.approx(row["models"]["global"]) for row in alone.rows)
+
+
+@pytest.mark.parametrize("method", ["fedsiam-d", "fedmatch", "fedcon", "fedmix", "ssfl"])
+def test_every_kind_of_method_has_a_net_of_a_client(method: str, small: Callable[..., Experiment]) -> None:
+    place = ["scenario.labels=server", "scenario.gamma=0.2"] if method in ("fedcon", "fedmix") else []
+    record = run(small(f"method={method}", "train.test_clients=true", "scenario.validation=20", *place))
+    local = record.rows[-1]["models"]["local"]
+    assert 0 <= local["accuracy"] <= 100
+    assert local != next(iter(record.rows[-1]["models"].values()))

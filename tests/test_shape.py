@@ -25,6 +25,7 @@ ORDER: list[set[str]] = [
     {"engine"},
     {"run", "conformance", "trained"},
     {"sweeps"},
+    {"papers"},
     {"terminal"},
     {"commands"},
     {"cli"},

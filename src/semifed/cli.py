@@ -12,6 +12,7 @@ import click
 from semifed import __version__
 from semifed.commands.check import check
 from semifed.commands.listing import listing
+from semifed.commands.reproduce import reproduce
 from semifed.commands.run import run
 from semifed.commands.split import split
 from semifed.commands.sweep import sweep
@@ -37,6 +38,7 @@ def cli(debug: bool) -> None:
 COMMANDS = (
     run,
     sweep,
+    reproduce,
     listing,
     split,
     check,

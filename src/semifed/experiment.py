@@ -48,6 +48,7 @@ class TrainSettings(Settings):
         "rounds between two tests; not set: so that there are at most twenty; the last round is always tested",
         least=1,
     )
+    test_clients: bool = option(False, 'also test the net that each client sends; the mean score is the model "local"')
     checkpoint_every: int = option(1, "rounds between two checkpoints", least=1)
     stop_on_collapse: int = option(
         0, "end a run after so many rounds in a row whose pseudo-labels are all of one class; 0: go on", least=0

@@ -1,5 +1,6 @@
 """What a person sees: a progress bar in a terminal, plain lines elsewhere, and tables."""
 
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from semifed.engine.notices import notices
 from semifed.results.record import Record, Row
+from semifed.results.tables import TextTable, latex, markdown, write_csv
 from semifed.run import Event
 
 
@@ -109,6 +111,15 @@ def standard_output() -> Console:
     """Standard output: as wide as the terminal, and as wide as it takes where there is none."""
     console = Console()
     return console if console.is_terminal else Console(width=max(console.width, 240))
+
+
+def print_table(text: TextTable, records: Sequence[Mapping[str, Any]], form: str) -> None:
+    """A table on standard output: for a terminal, or as Markdown, LaTeX or CSV."""
+    if form == "text":
+        standard_output().print(table(text.columns, text.rows, text.title or None))
+    else:
+        made = {"markdown": markdown, "latex": latex}
+        sys.stdout.write(write_csv(records) if form == "csv" else made[form](text))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:

@@ -1,8 +1,11 @@
 """Where and with what a run was begun, so that another can repeat it and a resumed one can be held to it."""
 
+import datetime
 import hashlib
 import platform
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -61,4 +64,19 @@ def environment(assembly: Assembly) -> dict[str, Any]:
         "parameters": assembly.net.size,
         "notices": notices(assembly),
         "command": sys.argv,
+        "begun": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
     }
+
+
+def commit() -> str | None:
+    """The commit of the code where it lies in its repository, with "+" if files have changed since; else None."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return None
+    words = ["git", "-C", str(root), "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -59,7 +59,7 @@ def run_rounds(
         tasks = [_task(assembly, server, kept, visits, Visit(client, slots[client], round)) for client in cohort]
         answers = list(zip(tasks, clients.train(round, tasks), strict=True))
         sound, refused = pass_gate(*_answered(answers))
-        server = _merge(assembly, server, sound, slots, visits, round)
+        sent, server = server, _merge(assembly, server, sound, slots, visits, round)
         if method.server_last:
             server, server_terms = assembly.workshop.train_server(round, server)
         server = assembly.workshop.settle(server)
@@ -69,7 +69,7 @@ def run_rounds(
         notes = _mean([outcome.notes for _, outcome in sound if outcome.examples])
         row: Row = {
             "round": progress.round,
-            "models": _scores(assembly, examine, server, sound) if tested else {},
+            "models": _scores(assembly, examine, sent, server, sound) if tested else {},
             "terms": _mean([outcome.terms for _, outcome in sound if outcome.examples]),
             "notes": notes,
             "server_terms": server_terms,
@@ -142,12 +142,14 @@ def _merge(
     return assembly.experiment.method.aggregate(assembly.net, server, up, merging)
 
 
-def _scores(assembly: Assembly, examine: Examiner, server: Parts, sound: Sequence[Turn]) -> dict[str, Any]:
-    """The score of every model of the server, and the mean score of the clients' own where the method has them."""
+def _scores(assembly: Assembly, examine: Examiner, sent: Parts, server: Parts, sound: Sequence[Turn]) -> dict[str, Any]:
+    """The score of every model of the server, and the mean score of the clients' own where that is wanted."""
     method = assembly.experiment.method
     scores = {name: examine(model)._asdict() for name, model in method.models(server).items()}
     whole = [one for _, one in sound if one.kept or not method.keeps]  # what a site keeps is not seen here
     own = [model for one in whole if (model := method.local_model(one.up, one.kept)) is not None]
+    if assembly.experiment.train.test_clients and not own:
+        own = [model for one in whole if (model := method.own_model(sent, one.up)) is not None]
     if own:
         scores["local"] = _mean([examine(model)._asdict() for model in own])
     return scores

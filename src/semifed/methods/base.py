@@ -15,6 +15,7 @@ from semifed.batch import Batch, Clock, Pool
 from semifed.methods import averaging
 from semifed.nets.net import Net, Pass
 from semifed.params import Params, Parts, pick
+from semifed.payload import Partial
 from semifed.settings import Settings, option
 
 Terms = dict[str, Tensor]
@@ -147,3 +148,10 @@ class Method(Settings):
     def local_model(self, up: Parts, kept: Parts) -> Params | None:
         """A client's own net after its visit, where its mean score over the cohort is wanted."""
         return None
+
+    def own_model(self, server: Parts, up: Parts) -> Params | None:
+        """The net that a client has sent, on top of what it received: tested with train.test_clients."""
+        whole = {
+            name: part.fill(otherwise=server[name]) if isinstance(part, Partial) else part for name, part in up.items()
+        }
+        return next(iter(self.models({**server, **whole}).values()), None)

@@ -99,3 +99,7 @@ class FedMix(Method):
 
     def models(self, server: Parts) -> dict[str, Params]:
         return {"global": server["omega"]}
+
+    def own_model(self, server: Parts, up: Parts) -> Params:
+        psi: Params = up["psi"]
+        return psi

@@ -1,0 +1,106 @@
+"""semifed reproduce."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from semifed.commands import options
+from semifed.commands.sweep import run_watched
+from semifed.errors import RunError, SettingError
+from semifed.papers import ledger, presets
+from semifed.papers.reproduce import fill, missing, records, tally, text_table
+from semifed.results.collection import StoredRun, collect
+from semifed.results.tables import FORMATS
+from semifed.terminal import print_table, standard_output, table
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--data", "dataset", multiple=True, help="Only cells of these data, e.g. mnist.")
+@click.option("--setting", multiple=True, help="Only cells of these settings, e.g. iid or non-iid-i.")
+@click.option("--gamma", multiple=True, help="Only cells of these shares of labels, e.g. 0.1.")
+@click.option("--method", multiple=True, help="Only cells of these methods, by the paper's name, e.g. fedsiam-d.")
+@click.option(
+    "--labels", "scenario", multiple=True, type=click.Choice(["client", "server"]), help="Only cells with labels there."
+)
+@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="Seeds of each cell, from 0.")
+@click.option("--scale", default=presets.PAPER_SCALE, show_default=True, help="The paper's, or a smaller one it has.")
+@click.option("--run", "run_missing", is_flag=True, help="Run the asked cells that the ledger does not have.")
+@click.option("--again", is_flag=True, help="With --run: also those that the ledger has.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs (else runs/reproduce/NAME).")
+@click.option("--record", is_flag=True, help="Take the finished runs of --out into the ledger.")
+@click.option(
+    "--ledger", "ledger_dir", type=click.Path(path_type=Path), help="Folder of the ledger (else the project's)."
+)
+@click.option("--format", "form", default="text", show_default=True, type=click.Choice(FORMATS))
+@options.jobs
+@click.option("--quiet", is_flag=True, help="Show nothing but the result.")
+@options.data_dir
+@options.as_json
+def reproduce(
+    name: str | None,
+    seeds: int,
+    scale: str,
+    run_missing: bool,
+    again: bool,
+    out: Path | None,
+    record: bool,
+    ledger_dir: Path | None,
+    form: str,
+    jobs: int | None,
+    quiet: bool,
+    data_dir: Path | None,
+    as_json: bool,
+    **wanted: Sequence[str],
+) -> None:
+    """Show a table or figure of a paper beside our results, and run what is missing; without a name, list them all.
+
+    Ours is the mean over seeds of the round that the preset holds against the paper's number; last and best round stand
+    beside it.
+
+    \b
+    semifed reproduce fedsiam/table5 --data mnist --gamma 0.1
+    semifed reproduce fedsiam/table5 --data mnist --setting iid --method fedsiam-d --run --data-dir DATA
+    """
+    if name is None:
+        _list()
+        return
+    if again and not run_missing:
+        raise SettingError("--again: goes with --run only; add it")
+    preset = presets.read(name, scale)
+    cells = presets.chosen(preset, wanted)
+    entries = ledger.read(ledger_dir)
+    place = out or Path("runs") / "reproduce" / name.replace("/", "-")
+    points = missing(cells, seeds, None if again else ledger.Book(entries)) if run_missing else []
+    if points:
+        run_watched(points, place, (), jobs, data_dir, quiet)
+    runs = _runs_in(place, required=record)
+    if record:
+        click.echo(f"{ledger.record(name, runs, ledger_dir)} runs recorded", err=True)
+    lines = fill(cells, preset.round, ledger.Book([*entries, *(ledger.entry(run) for run in runs if run.done)]))
+    if as_json:
+        click.echo(json.dumps(records(lines), indent=2))
+        return
+    print_table(text_table(preset, lines, seeds), records(lines), form)
+    if form == "text":
+        click.echo(tally(lines, seeds))
+
+
+def _runs_in(place: Path, required: bool) -> list[StoredRun]:
+    """The runs of a folder that may not be there yet."""
+    try:
+        return collect([place])
+    except RunError:
+        if required:
+            raise
+        return []
+
+
+def _list() -> None:
+    rows = []
+    for name in presets.names():
+        preset = presets.read(name)
+        rows.append((name, preset.title, len(preset.cells)))
+    standard_output().print(table(["name", "what it is", "cells"], rows))

@@ -1,0 +1,1 @@
+"""The papers' tables and figures: what they print, how we run each cell, and what came out."""

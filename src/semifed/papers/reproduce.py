@@ -1,0 +1,132 @@
+"""A paper's table beside ours: filled from the ledger and from runs, and run where asked.
+
+preset = presets.read("fedsiam/table5")
+lines = fill(preset.cells, preset.round, Book(ledger.read()), seeds=3)
+"""
+
+import json
+import statistics
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from semifed.papers.ledger import Book, Entry, settings_of
+from semifed.papers.presets import Cell, Preset
+from semifed.results.tables import TextTable
+from semifed.sweeps.grid import Point, point_name
+
+_COLUMNS = ("data", "setting", "gamma", "method", "paper", "ours", "difference", "last", "best", "seeds", "note")
+
+
+class Line(NamedTuple):
+    """A cell with our scores by seed; of a cell that was not run they are empty."""
+
+    cell: Cell
+    seeds: list[int]
+    ours: list[float]  # in the round that is held against the paper's number
+    last: list[float]
+    best: list[float]
+    entries: list[Entry]
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's, in points."""
+        paper = self.cell.published.accuracy
+        return None if paper is None or not self.ours else statistics.fmean(self.ours) - paper
+
+
+def fill(cells: Sequence[Cell], round: str, book: Book) -> list[Line]:
+    """Each cell with what is known of it."""
+    lines = []
+    for cell in cells:
+        found = {seed: one for seed, one in book.of(cell.experiment).items() if _model(cell, one)}
+        scores = [one.models[_model(cell, one)] for one in found.values()]
+        ours, last, best = ([score[place] for score in scores] for place in (round, "last", "best"))
+        lines.append(Line(cell, list(found), ours, last, best, list(found.values())))
+    return lines
+
+
+def _model(cell: Cell, entry: Entry) -> str:
+    """The model of a run that counts for a cell; empty if the run has none such."""
+    first = next(iter(entry.models), "")
+    return first if cell.model is None else cell.model if cell.model in entry.models else ""
+
+
+def missing(cells: Sequence[Cell], seeds: int, book: Book | None = None) -> list[Point]:
+    """The runs that it takes to fill cells, without those in the book; one that fills two cells stands once."""
+    points: dict[str, Point] = {}
+    for cell in cells:
+        known = book.of(cell.experiment) if book else {}
+        for seed in range(seeds):
+            identity = f"{json.dumps(settings_of(cell.experiment), sort_keys=True)} {seed}"
+            if identity not in points and not (seed in known and _model(cell, known[seed])):
+                name = point_name([*cell.key.split("/"), f"seed={seed}"])
+                points[identity] = Point(name, cell.experiment.replace(f"seed={seed}"))
+    return list(points.values())
+
+
+def records(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """The lines as plain values, for programs."""
+    return [
+        {
+            "data": line.cell.published.dataset,
+            "scenario": line.cell.published.scenario,
+            "setting": line.cell.published.setting,
+            "gamma": float(line.cell.published.gamma) if line.cell.published.gamma else None,
+            "method": line.cell.published.method,
+            "paper": line.cell.published.accuracy,
+            "ours": statistics.fmean(line.ours) if line.ours else None,
+            "std": statistics.stdev(line.ours) if len(line.ours) > 1 else None,
+            "difference": line.difference,
+            "last": statistics.fmean(line.last) if line.last else None,
+            "best": statistics.fmean(line.best) if line.best else None,
+            "seeds": len(line.seeds),
+            "note": line.cell.note or None,
+        }
+        for line in lines
+    ]
+
+
+def text_table(preset: Preset, lines: Sequence[Line], seeds: int, notes: bool = True) -> TextTable:
+    """The lines as people read them."""
+    columns = _COLUMNS if notes else _COLUMNS[:-1]
+    return TextTable(columns, [_texts(line, seeds)[: len(columns)] for line in lines], preset.title)
+
+
+def _texts(line: Line, seeds: int) -> list[str]:
+    row = line.cell.published
+    where = f"{row.setting}, labels at the {row.place}" if row.both_scenarios else row.setting
+    paper = "–" if row.accuracy is None else f"{row.accuracy:.2f}"
+    ours = [mean_and_deviation(values) or "–" for values in (line.ours, line.last, line.best)]
+    apart = "–" if line.difference is None else f"{line.difference:+.2f}"
+    missing_ones = "" if len(line.seeds) >= seeds else f"{seeds - len(line.seeds)} of {seeds} seeds not run"
+    state = missing_ones if line.seeds else "not run"
+    note = "; ".join(part for part in (state, line.cell.note if line.seeds else "") if part)
+    return [
+        row.dataset,
+        where,
+        row.gamma,
+        row.method,
+        paper,
+        ours[0],
+        apart,
+        ours[1],
+        ours[2],
+        str(len(line.seeds)),
+        note,
+    ]
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """97.12 ± 0.10, or the number alone if there is one."""
+    if not values:
+        return ""
+    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.2f}{deviation}"
+
+
+def tally(lines: Sequence[Line], seeds: int) -> str:
+    """How many cells are filled, in one line."""
+    full = sum(len(line.seeds) >= seeds for line in lines)
+    some = sum(0 < len(line.seeds) < seeds for line in lines)
+    partly = f", {some} in part" if some else ""
+    return f"{full} of {len(lines)} cells filled with {seeds} seeds{partly}, {len(lines) - full - some} not run"
