@@ -16,7 +16,7 @@ ENTRANCES = ("semifed", "semifed.cli", "semifed.__main__")
 
 ORDER: list[set[str]] = [
     {"errors", "keys", "writing", "batch", "params"},
-    {"settings", "payload"},
+    {"settings", "payload", "skeletons"},
     {"training"},
     {"data", "nets"},
     {"methods"},

@@ -12,6 +12,7 @@ import click
 from semifed import __version__
 from semifed.commands.check import check
 from semifed.commands.listing import listing
+from semifed.commands.new import new
 from semifed.commands.reproduce import reproduce
 from semifed.commands.run import run
 from semifed.commands.split import split
@@ -30,8 +31,8 @@ def cli(debug: bool) -> None:
     semifed run --set method=fedavg+ --set train.rounds=20
 
     \b
-    Exit codes: 0 done, 1 refused or failed, 2 a setting is wrong, 3 data, 4 the run's folder, 70 a fault
-    in the code (ours, or of your own method; --debug shows where), 130 stopped.
+    Exit codes: 0 done, 1 refused or failed, 2 a setting is wrong, 3 data, 4 the run's folder, 5 your own
+    method or net failed, 70 a fault of ours (--debug shows where), 130 stopped.
     """
 
 
@@ -42,6 +43,7 @@ COMMANDS = (
     listing,
     split,
     check,
+    new,
     predict_command,
     next_command,
     export_command,

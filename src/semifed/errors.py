@@ -25,6 +25,12 @@ class RunError(SemifedError):
     exit_code = 4
 
 
+class OwnCodeError(SemifedError):
+    """An error raised inside a user's own method or net."""
+
+    exit_code = 5
+
+
 class StoppedError(SemifedError):
     """A command that was ended with Ctrl-C."""
 

@@ -12,6 +12,7 @@ import torch
 
 from semifed.data.scenario import Scenario
 from semifed.engine.assemble import Assembly, prepare
+from semifed.engine.blame import blaming
 from semifed.engine.calibrate import calibrated
 from semifed.engine.environment import content, environment
 from semifed.engine.health import collapsed
@@ -81,7 +82,7 @@ def run(
         check_free(path, leftover=resume)
     if experiment is None:
         raise SettingError("run: there is nothing to go on with yet; give an experiment")
-    with _threads(experiment.engine.threads):
+    with blaming(experiment), _threads(experiment.engine.threads):
         assembly, seconds = calibrated(prepare(experiment, data_path, split))
         experiment = assembly.experiment
         if path is None:
@@ -112,7 +113,7 @@ def _go_on(
     there = folder.load(scenario, previous)
     experiment = _in_same_form(experiment, folder) if experiment else _experiment_in(folder)
     changes = _changes(there.experiment if there else folder.experiment(), experiment, override)
-    with _threads(experiment.engine.threads):
+    with blaming(experiment), _threads(experiment.engine.threads):
         assembly = prepare(experiment, data_dir, scenario)
         _check_same_content(folder, assembly)
         progress = begin(assembly, folder.kept(experiment))

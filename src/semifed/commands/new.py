@@ -1,0 +1,40 @@
+"""semifed new."""
+
+import json
+from pathlib import Path
+
+import click
+
+from semifed.commands import options
+from semifed.skeletons import names_of, new_method
+
+
+@click.group()
+def new() -> None:
+    """Write files to start from.
+
+    \b
+    semifed new method my-method
+    """
+
+
+@new.command("method")
+@click.argument("name")
+@click.option("--out", type=click.Path(path_type=Path), default=Path(), help="Folder to write to (else this one).")
+@options.as_json
+def new_method_command(name: str, out: Path, as_json: bool) -> None:
+    """Write a method that trains already, and its test: NAME.py and test_NAME.py.
+
+    \b
+    semifed new method my-method
+    semifed check my_method:MyMethod
+    semifed run --set method=my_method:MyMethod
+    """
+    files = new_method(name, out)
+    module, kind = names_of(name)
+    if as_json:
+        click.echo(json.dumps({"method": f"{module}:{kind}", "files": [str(path) for path in files]}, indent=2))
+        return
+    for path in files:
+        click.echo(f"wrote {path}")
+    click.echo(f"next: edit {files[0].name}, then semifed check {module}:{kind}")
