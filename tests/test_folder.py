@@ -24,7 +24,7 @@ CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensor
 
 def test_everything_is_in_the_folder(finished: Path) -> None:
     names = "experiment.toml environment.json split.safetensors rounds.jsonl summary.json model.safetensors .lock"
-    assert {path.name for path in finished.iterdir()} == {*names.split(), CHECKPOINT, PREVIOUS}
+    assert {path.name for path in finished.iterdir()} == {*names.split(), CHECKPOINT, PREVIOUS, "holdings.json"}
     assert Experiment.read(finished / "experiment.toml") == Experiment.read(None, TINY)
     facts = json.loads((finished / "environment.json").read_bytes())
     assert facts["split"] == Scenario.load(finished / "split.safetensors").digest()

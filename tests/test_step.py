@@ -62,7 +62,7 @@ def steps(
 ) -> tuple[Parts, list[Terms]]:
     stepper, state, seen = Stepper(NET, moves, training(**chosen), mapped=False), State(parts, {}), []
     for number in range(count):
-        state, (terms, _) = stepper(state, batch(number, client=client), torch.tensor(number), None)
+        state, (terms, *_) = stepper(state, batch(number, client=client), torch.tensor(number), None)
         seen.append(terms)
     return state.parts, seen
 
@@ -107,7 +107,7 @@ def test_a_mapped_cohort_steps_as_each_client_alone(name: str) -> None:
     state = State(stack(starts), {})
     for number in range(4):
         together = stack([batch(number, client=client) for client in range(3)])
-        state, (terms, _) = stepper(state, together, torch.full((3,), number), None)
+        state, (terms, *_) = stepper(state, together, torch.full((3,), number), None)
         assert terms["fit"].shape == (3,)
     for client, start in enumerate(starts):
         alone, seen = steps(DESCEND, start, 4, client, **OPTIMISERS[name])

@@ -23,6 +23,7 @@ from semifed.errors import RunError, SemifedError, SettingError
 from semifed.experiment import Experiment
 from semifed.params import flatten
 from semifed.results.folder import RunFolder, check_free, difference, is_begun
+from semifed.results.holdings import count
 from semifed.results.keep import rounds_of
 from semifed.results.record import Record, Row, summarise
 
@@ -90,7 +91,8 @@ def run(
         with RunFolder.create(path, leftover=resume) as folder:
             with _undisturbed():
                 progress = begin(assembly, folder.kept(experiment))
-                folder.begin(experiment, assembly.scenario, {**environment(assembly), "calibration": seconds})
+                facts = {**environment(assembly), "calibration": seconds}
+                folder.begin(experiment, assembly.scenario, facts, count(assembly.scenario, assembly.dataset))
                 folder.save(0, progress.state(), experiment)
             folder.check_space()
             return _run(assembly, progress, [], folder, way)

@@ -168,6 +168,10 @@ class Stream:
         rounds = torch.full_like(still, when.rounds)
         return Clock(still + when.round, rounds, visits, epochs[:, 0], epochs.amax(1) + 1, still, self.lengths)
 
+    def rows(self, pool: str) -> Rows | None:
+        """The samples of a pool over all visits, each [trainees, steps, rows]; None if no such pool is read."""
+        return self._rows.get(pool)
+
     def active(self, step: int) -> Tensor | None:
         """Which visits still run at this step; None if all do."""
         return None if step < self._shortest else step < self.lengths

@@ -14,7 +14,7 @@ from semifed.payload import pack, unpack
 Chunk = list[tuple[int, bytes, bytes, int]]
 """Of each client its number, what goes down to it, what it has kept and its visits."""
 
-Answer = list[tuple[bytes, bytes, int, dict[str, float], dict[str, float]]]
+Answer = list[tuple[bytes, bytes, int, dict[str, float], dict[str, Any], dict[str, float]]]
 """Of each client what comes up, what it keeps, and what was counted."""
 
 
@@ -48,7 +48,7 @@ def train_chunk(workshop: Workshop, round: int, tasks: Chunk) -> Answer:
     received = {own: unpack(down) for own, down in distinct.items()}
     chunk = [Task(client, received[id(down)], unpack(kept), visits) for client, down, kept, visits in tasks]
     outcomes = workshop.train(round, chunk)
-    return [(pack(one.up), pack(one.kept), one.examples, one.terms, one.notes) for one in outcomes]
+    return [(pack(one.up), pack(one.kept), one.examples, one.terms, one.notes, dict(one.audit)) for one in outcomes]
 
 
 def read_answers(answers: Iterable[Answer | Exception], device: torch.device) -> list[Outcome]:
@@ -59,9 +59,9 @@ def read_answers(answers: Iterable[Answer | Exception], device: torch.device) ->
             raise answer
         sound.append(answer)
     return [
-        Outcome(place(unpack(up), device), unpack(kept), examples, terms, notes)
+        Outcome(place(unpack(up), device), unpack(kept), examples, terms, notes, audit)
         for answer in sound
-        for up, kept, examples, terms, notes in answer
+        for up, kept, examples, terms, notes, audit in answer
     ]
 
 

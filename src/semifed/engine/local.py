@@ -8,6 +8,7 @@ taken in another order: parameters then agree to about 1e-6 a round, not to the 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,10 +21,11 @@ from semifed.data.batches import Plan, Stream, Supply, When, plan
 from semifed.data.partitions import Indices
 from semifed.data.scenario import Scenario
 from semifed.data.views import View
+from semifed.engine.audit import hidden_score
 from semifed.engine.step import Pace, Seen, State, Stepper
 from semifed.methods.base import Method, Move, Terms
 from semifed.nets.net import Net
-from semifed.params import Parts, at, expand_as, lay_out, pick, place, stack, tree_map, unstack
+from semifed.params import Params, Parts, at, expand_as, lay_out, pick, place, stack, tree_map, unstack
 from semifed.training import Training
 
 
@@ -44,6 +46,7 @@ class Outcome(NamedTuple):
     examples: int
     terms: dict[str, float]
     notes: dict[str, Any]
+    audit: Mapping[str, float] = MappingProxyType({})  # what only a simulation knows of the labels that were given
 
 
 class Absent(NamedTuple):
@@ -107,8 +110,8 @@ class Workshop:
         visit = plan(role.pools, supply, role.training, keys.key(self.seed, "server", round))
         if not role.moves or not visit.steps:
             return server, {}
-        parts, (terms, _) = self._steps(role, [server], [visit], When(round, self.rounds, [round + 1]), mapped=False)
-        return parts, _at(terms, 0)
+        parts, seen, _ = self._steps(role, [server], [visit], When(round, self.rounds, [round + 1]), mapped=False)
+        return parts, _at(seen.terms, 0)
 
     def settle(self, server: Parts) -> Parts:
         """The end of a round at the server, in sight of its labelled images."""
@@ -124,7 +127,7 @@ class Workshop:
         plans = [self._plan(role, round, task.client) for task in tasks]
         starts = [method.start(task.down, task.kept) for task in tasks]
         when = When(round, self.rounds, [task.visits for task in tasks])
-        parts, seen = self._steps(role, starts, plans, when, self.form.mapped)
+        parts, seen, audit = self._steps(role, starts, plans, when, self.form.mapped)
         if self.form.mapped:
             up = torch.func.vmap(partial(method.upload, self.net))(parts, stack([task.down for task in tasks]))
             # What is kept is a copy: a view would hold on to the storage of the whole chunk.
@@ -133,7 +136,14 @@ class Workshop:
         else:
             ups, kept = [method.upload(self.net, parts, tasks[0].down)], [pick(parts, method.keeps)]
         return [
-            Outcome(ups[place], kept[place], plans[place].examples, _at(seen.terms, place), _at(seen.notes, place))
+            Outcome(
+                ups[place],
+                kept[place],
+                plans[place].examples,
+                _at(seen.terms, place),
+                _at(seen.notes, place),
+                _at(audit, place),
+            )
             for place in range(len(tasks))
         ]
 
@@ -150,14 +160,14 @@ class Workshop:
 
     def _steps(
         self, role: "Role", starts: Sequence[Parts], plans: Sequence[Plan], when: When, mapped: bool
-    ) -> tuple[Parts, Seen]:
-        """The parts after all steps, and the mean of what was seen over a trainee's own steps."""
+    ) -> tuple[Parts, Seen, Params]:
+        """The parts after all steps, the mean of what was seen over a trainee's own steps, and its audit."""
         stepper = Stepper(self.net, role.moves, role.training, mapped, self._pace())
         stream = Stream(plans, role.pools, self.images, self.views, when)
         layout = torch.channels_last if self.form.channels_last and not mapped else torch.contiguous_format
         # A new tensor object for every leaf, so that two parts never share a buffer that one of them moves.
         parts = tree_map(Tensor.detach, stack(starts) if mapped else lay_out(starts[0], layout))
-        state, sums = State(parts, {}), Seen({}, {})
+        state, sums, guesses = State(parts, {}), Seen({}, {}, {}), list[Params]()
         dropout = torch.tensor([keys.key(visit.key, "dropout") for visit in plans], device=self.device)
         for number in range(stream.steps):
             batch = stream.batch(number)
@@ -165,15 +175,15 @@ class Workshop:
             if not mapped:
                 batch, step_keys = lay_out(at(batch, 0), layout), step_keys[0]
             state, seen = stepper(state, batch, step_keys, active)
-            for total, now in zip(sums, seen, strict=True):
+            guesses.append(seen.guesses)
+            for total, now in zip(sums[:2], seen[:2], strict=True):
                 for name, value in now.items():
                     own = value if mapped else value[None]
                     counted = own if active is None else torch.where(expand_as(active, own), own, 0)
                     total[name] = total[name] + counted if name in total else counted
         lengths = stream.lengths.clamp(min=1)
-        return lay_out(state.parts, torch.contiguous_format), tree_map(
-            lambda total: total / expand_as(lengths, total), sums
-        )
+        means = tree_map(lambda total: total / expand_as(lengths, total), sums)
+        return lay_out(state.parts, torch.contiguous_format), means, hidden_score(guesses, stream, self.labels)
 
 
 class Role(NamedTuple):

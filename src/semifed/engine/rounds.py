@@ -1,7 +1,7 @@
 """THE MAIN LOOP, the same for every method and every engine."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from semifed import keys
 from semifed.engine.assemble import Assembly
 from semifed.engine.gate import Turn, pass_gate
 from semifed.engine.health import alarms
+from semifed.engine.layers import by_layer
 from semifed.engine.local import Absent, Clients, Outcome, Task
 from semifed.methods.base import Cohort, Visit
 from semifed.params import Parts, place, stack
@@ -72,6 +73,8 @@ def run_rounds(
             "models": _scores(assembly, examine, sent, server, sound) if tested else {},
             "terms": _mean([outcome.terms for _, outcome in sound if outcome.examples]),
             "notes": notes,
+            "audit": _audit(sound),
+            "layers": by_layer(method, [outcome.up for _, outcome in sound if outcome.examples]),
             "server_terms": server_terms,
             "bytes": {
                 "down": sum(nbytes(task.down) for task in tasks),
@@ -155,6 +158,12 @@ def _scores(assembly: Assembly, examine: Examiner, sent: Parts, server: Parts, s
     return scores
 
 
-def _mean(seen: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _mean(seen: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The mean over clients of each number, or of each list of numbers place by place."""
     return {name: np.mean([one[name] for one in seen], axis=0).tolist() for name in (seen[0] if seen else {})}
+
+
+def _audit(sound: Sequence[Turn]) -> dict[str, Any]:
+    """What a simulation knows beyond the clients; nothing if one of them is not simulated."""
+    known = [outcome.audit for _, outcome in sound if outcome.examples]
+    return _mean(known) if all(known) else {}

@@ -25,10 +25,11 @@ class State(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The terms of a step's losses, and what they noted besides."""
+    """The terms of a step's losses, what they noted besides, and the labels they gave to the rows of a pool."""
 
     terms: Terms
     notes: Params
+    guesses: Params  # int64 [rows] by pool, -1 where a row got none that counts
 
 
 class Stepper:
@@ -45,12 +46,11 @@ class Stepper:
 
     def __call__(self, state: State, batch: Batch, keys: Tensor, active: Tensor | None) -> tuple[State, Seen]:
         """The state after one step and what was seen in it; a client that is not `active` stays as it is."""
-        new, seen = State(dict(state.parts), dict(state.momentum)), Seen({}, {})
+        new, seen = State(dict(state.parts), dict(state.momentum)), Seen({}, {}, {})
         for number, move in enumerate(self._moves):
             if isinstance(move, Descend):
-                terms, notes = self._descend(number, move, new, batch, keys + number)
-                seen.terms.update(terms)
-                seen.notes.update(notes)
+                for all_seen, now in zip(seen, self._descend(number, move, new, batch, keys + number), strict=True):
+                    all_seen.update(now)
             else:
                 self._follow(move, new.parts, batch.clock)
         return (new if active is None else _only(active, new, state)), seen
@@ -70,9 +70,9 @@ class Stepper:
         def losses(trained: Parts, parts: Parts, batch: Batch, key: Tensor) -> tuple[Seen, dict[str, Params]]:
             current = parts | {part: {**parts[part], **params} for part, params in trained.items()}
             net = self._net.pass_with(key)
-            return Seen(move.loss(net, current, batch), net.notes), net.statistics(current)
+            return Seen(move.loss(net, current, batch), net.notes, net.guesses), net.statistics(current)
 
-        (terms, notes), statistics = self.lift(losses)(trained, parts, batch, keys)
+        (terms, notes, guesses), statistics = self.lift(losses)(trained, parts, batch, keys)
         values = [value for params in trained.values() for value in params.values()]
         total = sum((term.sum() for term in terms.values()), torch.zeros((), device=values[0].device))
         gradients = torch.autograd.grad(total, values, allow_unused=True, materialize_grads=True)
@@ -89,7 +89,7 @@ class Stepper:
             parts[part] = {**parts[part], **{name: next(new) for name in params}}
         for part, buffers in statistics.items():
             parts[part] = {**parts[part], **{name: value.detach() for name, value in buffers.items()}}
-        return Seen({name: term.detach() for name, term in terms.items()}, notes)
+        return Seen({name: term.detach() for name, term in terms.items()}, notes, guesses)
 
     def _trains(self, name: str, value: Tensor) -> bool:
         return value.is_floating_point() and name not in self._net.buffers

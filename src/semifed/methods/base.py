@@ -84,6 +84,8 @@ class Method(Settings):
     """An upper bound: clients know the labels of all their samples."""
     norm: ClassVar[Literal["batch", "group", "none"] | None] = None
     """The normalisation that nets get for this method where net.norm is not set."""
+    by_layer: ClassVar[tuple[str, ...]] = ()
+    """Parts of an upload that hold one number a layer; they stand in the rows of a run."""
     server_last: ClassVar[bool] = False
     """The server trains after it has merged, not before it sends."""
 

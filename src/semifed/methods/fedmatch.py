@@ -104,6 +104,7 @@ class FedMatch(Method):
             kept = rows.real & (logits.softmax(-1).amax(-1) >= self.threshold)
             label = vote(logits.softmax(-1), theirs, helped)
         net.note_labels(label, kept, rows.real, logits.shape[-1])
+        net.note_agreement(logits, theirs, rows.real, helped)
         apart = sum((kl(other, logits) for other in theirs), logits.new_zeros(len(rows.y)))
         agreement = cross_entropies(changed, label)
         terms = {

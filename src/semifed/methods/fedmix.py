@@ -82,6 +82,7 @@ class FedMix(Method):
             label = torch.stack(opinions).sum(0).argmax(-1)
             kept = rows.real & (logits.softmax(-1).amax(-1) >= self.threshold)
         net.note_labels(label, kept, rows.real, logits.shape[-1])
+        net.note_agreement(one, [two], rows.real)
         gap = (one.softmax(-1) - two.softmax(-1)).square().sum(-1)
         terms = {
             "pseudo_label": cross_entropy(logits, label, kept),

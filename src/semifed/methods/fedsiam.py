@@ -70,6 +70,7 @@ class FedSiamPi(Method):
         by = rows.real if self.divide == "all" else rows.labelled
         with torch.no_grad():
             aim = net(parts.get("target") or parts["online"], rows.views[1], rows.real).softmax(-1)
+        net.note_agreement(logits, [aim], rows.real)
         beta = self.weight * ramp_up(own_epochs(batch.clock), self.ramp)
         return {
             "cross_entropy": masked_mean(cross_entropies(logits, rows.y) * rows.labelled, by),
@@ -114,6 +115,7 @@ class FedSiamD(FedSiamMT):
     title: ClassVar[str] = "FedSiam-D: of the online net only diverging layers are sent (Long et al. 2020)"
     down: ClassVar[tuple[str, ...]] = ("online", "target", "boundary")
     up: ClassVar[tuple[str, ...]] = ("online", "target", "divergence")
+    by_layer: ClassVar[tuple[str, ...]] = ("divergence",)
 
     mu: float = option(0.5, "share of the online net's layers to withhold over the run", least=0, most=1)
     curve: Literal["linear", "rectangle"] = option("linear", "how the share of sent layers goes over rounds")
@@ -135,14 +137,11 @@ class FedSiamD(FedSiamMT):
 
     def aggregate(self, net: Net, server: Parts, up: Parts, cohort: Cohort) -> Parts:
         weights, online = averaging.weights(cohort, self.weighting), up["online"].fill(otherwise=up["target"])
-        now = torch.cat(list(up["divergence"].values()))
-        seen = remember(server["divergences"], now, cohort.round, self.window, self.phi)
-        return {
-            "online": averaging.mean(online, weights),
-            "target": averaging.mean(up["target"], weights),
-            "divergences": seen,
-            "boundary": boundary(seen["values"], self.tau(cohort.round + 2, cohort.rounds)),
-        }
+        far = torch.cat(list(up["divergence"].values()))
+        seen = remember(server["divergences"], far, cohort.round, self.window, self.phi)
+        line = boundary(seen["values"], self.tau(cohort.round + 2, cohort.rounds))
+        merged = averaging.mean({"online": online, "target": up["target"]}, weights)
+        return {**merged, "divergences": seen, "boundary": line}
 
     def tau(self, r: int, rounds: int) -> float:
         """The share of layers to send in round r, counted from 1."""

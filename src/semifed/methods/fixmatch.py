@@ -90,6 +90,7 @@ class FixMatch(Method):
         sure, label = opinion.softmax(-1).max(-1)
         kept = real & (sure >= self.threshold)
         net.note_labels(label, kept, real, opinion.shape[-1])
+        net.note_agreement(opinion, [logits], real)
         return masked_mean(cross_entropies(logits, label) * kept, real)
 
 

@@ -76,7 +76,8 @@ class SemiFL(Method):
         weak, strong = rows.views
         partner = partners.views[0][: len(weak)]
         with torch.no_grad():
-            sure, label = net.evaluate(parts["received"], weak).softmax(-1).max(-1)
+            opinion = net.evaluate(parts["received"], weak)
+            sure, label = opinion.softmax(-1).max(-1)
             other = net.evaluate(parts["received"], partner).argmax(-1)
             kept = rows.real & (sure >= self.threshold)
             share = beta_quantile(net.draw(1)[0], self.mixing)
@@ -84,6 +85,7 @@ class SemiFL(Method):
         fixed = net(parts["net"], strong, kept)
         both = net(parts["net"], mixed, kept)
         net.note_labels(label, kept, rows.real, both.shape[-1])
+        net.note_agreement(opinion, [fixed], rows.real)
         mix = share * cross_entropy(both, label, kept) + (1 - share) * cross_entropy(both, other, kept)
         return {"fix": cross_entropy(fixed, label, kept), "mix": self.weight * mix}
 

@@ -45,6 +45,7 @@ class UDA(FixMatch):
         sure, label = opinion.softmax(-1).max(-1)
         kept = real & (sure > self.threshold)
         net.note_labels(label, kept, real, opinion.shape[-1])
+        net.note_agreement(opinion, [logits], real)
         # From the largest down, so that a temperature near 0 gives a hard label and nothing infinite.
         aim = ((opinion - opinion.amax(-1, keepdim=True)) / self.temperature).softmax(-1)
         return masked_mean(F.cross_entropy(logits, aim, reduction="none") * kept, real)

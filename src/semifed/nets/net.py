@@ -1,7 +1,7 @@
 """A net as pure functions over one flat dict of parameters and buffers; any `nn.Module` will do."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
@@ -131,6 +131,7 @@ class Pass:
         self._net, self._key, self._calls = net, key, 0
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}  # id of a buffer: the buffer, its new value
         self.notes: Params = {}
+        self.guesses: Params = {}
 
     def __call__(self, params: Params, x: Tensor, real: Tensor) -> Tensor:
         """Logits of the rows of `x`; rows that are not `real` do not touch the batch statistics."""
@@ -153,12 +154,27 @@ class Pass:
         """Write down a number, or one a class, that is worth watching but is no term of the loss."""
         self.notes[name] = value.detach().float()
 
-    def note_labels(self, label: Tensor, kept: Tensor, real: Tensor, classes: int) -> None:
-        """Write down which share of the real rows got a label that counts, and of which classes these are."""
+    def note_labels(self, label: Tensor, kept: Tensor, real: Tensor, classes: int, pool: str = "unlabelled") -> None:
+        """Write down which share of the real rows of a pool got a label that counts, and of which classes these are.
+
+        In a simulation the engine compares the labels with the hidden ones, which no method ever sees.
+        """
         rows = real.sum().clamp(min=1)
         hits = kept[:, None] & (label[:, None] == torch.arange(classes, device=label.device))
         self.note("coverage", kept.sum() / rows)
         self.note("classes", hits.sum(0) / rows)
+        self.guesses[pool] = torch.where(kept & real, label, -1)
+
+    def note_agreement(self, own: Tensor, others: Sequence[Tensor], real: Tensor, heard: Tensor | None = None) -> None:
+        """Write down for which share of the real rows others (logits or probabilities) name the class that we name.
+
+        Others that are not there in every step are `heard` or not, 1 or 0; divide by the note of that name.
+        """
+        label, rows = own.argmax(-1), real.sum().clamp(min=1) * max(len(others), 1)
+        same = sum((((label == other.argmax(-1)) & real).sum() for other in others), torch.zeros_like(rows))
+        self.note("agreement", same / rows if heard is None else heard * same / rows)
+        if heard is not None:
+            self.note("heard", heard)
 
     def evaluate(self, params: Params, x: Tensor) -> Tensor:
         """Logits in evaluation mode."""

@@ -3,6 +3,7 @@
     experiment.toml          the resolved experiment; runs it again
     environment.json         versions, machine, hashes of what the run must not change, notices
     split.safetensors        who holds which samples and which labels
+    holdings.json            how many samples of each class they hold, for display; of no use to a method
     rounds.jsonl             a line a round
     checkpoint.safetensors   everything the next round starts from (and the one before, .previous)
     kept/000012.safetensors  what the clients of round 12 keep for their next visit, if the method has such
@@ -33,15 +34,16 @@ from semifed.params import Params, Parts
 from semifed.results import checkpoint, keep
 from semifed.results.checkpoint import Checkpoint
 from semifed.results.files import append, write_json, write_tensors, write_whole
+from semifed.results.holdings import Holdings
 from semifed.results.keep import InMemory, Kept, OnDisk
 from semifed.results.record import Row
 from semifed.settings import read_toml
 
-_EARLY = {".lock", ".writable", "split.safetensors", "environment.json", "rounds.jsonl"}
+_EARLY = {".lock", ".writable", "split.safetensors", "holdings.json", "environment.json", "rounds.jsonl"}
 """What there may be before experiment.toml, which marks a folder as begun."""
 
 _REMNANT = re.compile(
-    r"\.split\.safetensors\.\w+\.part|(\.writable|environment\.json|rounds\.jsonl|experiment\.toml|summary\.json"
+    r"\.split\.safetensors\.\w+\.part|(\.writable|holdings\.json|environment\.json|rounds\.jsonl|experiment\.toml|summary\.json"
     r"|(model|checkpoint\.next)\.safetensors)\.partial"
 )
 """What a kill leaves of a file that was being written."""
@@ -106,9 +108,13 @@ class RunFolder:
         """Let others have the folder."""
         self._lock.release()
 
-    def begin(self, experiment: Experiment, split: Scenario, environment: Mapping[str, Any]) -> None:
+    def begin(
+        self, experiment: Experiment, split: Scenario, environment: Mapping[str, Any], holdings: Holdings | None = None
+    ) -> None:
         """Write what is known before the first round; the experiment last, since it marks a folder as begun."""
         split.save(self.path / "split.safetensors")
+        if holdings:
+            write_whole(self.path / "holdings.json", holdings.dump())
         write_json(self.path / "environment.json", environment)
         write_whole(self.path / "rounds.jsonl", b"")
         write_whole(self.path / "experiment.toml", experiment.toml().encode())
