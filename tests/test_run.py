@@ -7,6 +7,7 @@ import dataclasses
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from multiprocessing.connection import wait
 from pathlib import Path

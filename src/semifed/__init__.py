@@ -22,6 +22,7 @@ from semifed.methods import METHODS
 from semifed.nets.zoo import NetSettings
 from semifed.results.collection import StoredRun, collect
 from semifed.results.record import Record
+from semifed.results.statistics import compare
 from semifed.run import run
 from semifed.sweeps.sweep import sweep
 from semifed.trained.choice import choose
@@ -47,6 +48,7 @@ __all__ = [
     "ViewSettings",
     "choose",
     "collect",
+    "compare",
     "export",
     "predict",
     "run",

@@ -11,6 +11,7 @@ import click
 
 from semifed import __version__
 from semifed.commands.check import check
+from semifed.commands.compare import compare
 from semifed.commands.listing import listing
 from semifed.commands.new import new
 from semifed.commands.reproduce import reproduce
@@ -39,6 +40,7 @@ def cli(debug: bool) -> None:
 COMMANDS = (
     run,
     sweep,
+    compare,
     reproduce,
     listing,
     split,

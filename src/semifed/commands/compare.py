@@ -1,0 +1,60 @@
+"""semifed compare."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from semifed.commands import options
+from semifed.errors import RunError
+from semifed.results.collection import collect
+from semifed.results.comparison import comparison_table, pair_table
+from semifed.results.statistics import compare as compare_runs
+from semifed.results.statistics import find, pair_up
+from semifed.results.tables import FORMATS
+from semifed.terminal import print_table
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--target", type=click.FloatRange(0, 100), help="Rounds and bytes to this accuracy in per cent.")
+@click.option("--against", metavar="RUNS", help="Whom the others are tested against (else the first): label or method.")
+@click.option("--model", help="Which model counts where runs have several, e.g. target (else the first).")
+@click.option("--pairs", is_flag=True, help="The tests alone.")
+@click.option("--format", "form", default="text", show_default=True, type=click.Choice(FORMATS))
+@options.as_json
+def compare(
+    runs: Sequence[Path],
+    target: float | None,
+    against: str | None,
+    model: str | None,
+    pairs: bool,
+    form: str,
+    as_json: bool,
+) -> None:
+    """Compare finished runs: means over seeds with intervals, and paired tests on equal seeds and splits.
+
+    Give folders of runs and of sweeps; runs that differ in the seed alone are one line. CSV has the lines, with --pairs
+    the tests.
+
+    \b
+    semifed compare sweeps/first --target 90
+    semifed compare runs/a runs/b --format latex > table.tex
+    """
+    stored = collect(runs)
+    found = compare_runs(stored, target, model)
+    unfinished = [run.name for run in stored if not run.done]
+    if unfinished:
+        click.echo(f"note: {len(unfinished)} runs are not finished and left out: {', '.join(unfinished)}", err=True)
+    if not found:
+        raise RunError("compare: no run is finished yet; wait, or go on with them by --resume")
+    tests = pair_up(found, find(found, against))
+    if as_json:
+        answer = {"groups": [one.record() for one in found], "pairs": [pair.record() for pair in tests]}
+        click.echo(json.dumps(answer, indent=2))
+        return
+    if not pairs:
+        print_table(comparison_table(found, target), [one.record() for one in found], form)
+    if pairs or (tests and form != "csv"):
+        print_table(pair_table(tests), [pair.record() for pair in tests], form)
