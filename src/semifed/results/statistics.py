@@ -105,7 +105,7 @@ def compare(runs: Sequence[StoredRun], target: float | None = None, model: str |
 
 def _comparison(label: str, runs: Sequence[StoredRun], target: float | None, model: str | None) -> Comparison:
     models = runs[0].summary["models"]
-    name = model if model in models else next(iter(models))
+    name = model if model is not None and model in models else str(next(iter(models)))
     places = [run.summary["models"][name] for run in runs]
     reached = [arrival for run in runs if target is not None and (arrival := _arrival(run, name, target))]
     return Comparison(
