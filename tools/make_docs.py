@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from semifed.cli import cli
+from semifed.data.file_settings import KINDS, FileSettings
 from semifed.data.scenario import SCENARIOS, ScenarioSettings
 from semifed.data.sources import SOURCES
 from semifed.data.views import ViewSettings
@@ -32,7 +33,16 @@ def option_rows(kind: type[Any]) -> list[str]:
 
 def settings_page() -> str:
     """Every key of an experiment file."""
-    kinds = (NetSettings, ScenarioSettings, ViewSettings, TrainSettings, ClientTraining, ServerTraining, EngineSettings)
+    kinds = (
+        NetSettings,
+        FileSettings,
+        ScenarioSettings,
+        ViewSettings,
+        TrainSettings,
+        ClientTraining,
+        ServerTraining,
+        EngineSettings,
+    )
     lines = [
         NOTE,
         "# Settings of an experiment",
@@ -46,6 +56,7 @@ def settings_page() -> str:
     lines += [f"| `{name}` | {', '.join(kind.labels)} | {kind.description} |" for name, kind in SCENARIOS.items()]
     lines += ["", "## Data", "", "| data | |", "|---|---|"]
     lines += [f"| `{name}` | {source.description} |" for name, source in SOURCES.items()]
+    lines += [f"| `{kind}:{'NAME' if kind == 'hf' else 'PATH'}` | {words} |" for kind, words in KINDS.items()]
     lines += ["", "## Nets", "", "| net.name | norm | |", "|---|---|---|"]
     lines += [f"| `{name}` | {plan.norm} | {(plan.build.__doc__ or '').strip()} |" for name, plan in NETS.items()]
     return "\n".join(lines) + "\n"

@@ -13,6 +13,7 @@ An `Experiment` names one of each; `run` makes a `Record` of it, and `collect` r
 
 __version__ = "0.1.0"
 
+from semifed.data.file_settings import FileSettings
 from semifed.data.scenario import ScenarioSettings
 from semifed.data.sources import Dataset
 from semifed.data.views import ViewSettings
@@ -37,6 +38,7 @@ __all__ = [
     "Dataset",
     "EngineSettings",
     "Experiment",
+    "FileSettings",
     "Model",
     "NetSettings",
     "Record",

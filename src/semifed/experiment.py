@@ -1,10 +1,10 @@
 """Experiment: the whole configuration as frozen, validated dataclasses; TOML in and out.
 
 seed = 0
-data = "mnist"
+data = "mnist"                # or your own: "folder:PATH", see the table [files]
 method = "fedavg+"            # or a table [method] with name and options
 net = "mnist-cnn"
-[scenario] [views] [train] [client] [server] [engine]    # or engine = "ray"
+[files] [scenario] [views] [train] [client] [server] [engine]    # or engine = "ray"
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from torch import nn
 
+from semifed.data.file_settings import FileSettings, kind_of
 from semifed.data.scenario import ScenarioSettings
 from semifed.data.sources import SOURCES, Dataset
 from semifed.data.views import ViewSettings
@@ -96,6 +97,7 @@ class Experiment:
     data: str | Dataset = "mnist5k"
     method: Method = field(default_factory=FedAvg)
     net: NetSettings | nn.Module = field(default_factory=NetSettings)
+    files: FileSettings = field(default_factory=FileSettings)
     scenario: ScenarioSettings = field(default_factory=ScenarioSettings)
     views: ViewSettings = field(default_factory=ViewSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
@@ -108,8 +110,14 @@ class Experiment:
             value = getattr(self, one.name)
             if not isinstance(value, cast(type, one.type)) or isinstance(value, bool):
                 raise SettingError(f"{one.name}: expected {_words(one.type)}, not {value!r}")
-        if isinstance(self.data, str) and self.data not in SOURCES:
-            raise SettingError(f"data: there is no data set {self.data!r}; {nearest(self.data, SOURCES)}")
+        own = isinstance(self.data, str) and bool(kind_of(self.data))
+        if isinstance(self.data, str) and not own and self.data not in SOURCES:
+            raise SettingError(
+                f"data: there is no data set {self.data!r}; {nearest(self.data, SOURCES)} "
+                "(your own: folder:PATH, npz:PATH, parquet:PATH, csv:PATH or hf:NAME)"
+            )
+        if not own and self.files != FileSettings():
+            raise SettingError("files: says how data of your own are read, such as data = folder:PATH; leave it out")
         if self.train.clients_per_round > self.scenario.clients:
             raise SettingError(
                 f"train.clients_per_round: {self.train.clients_per_round} clients a round are more than the "
@@ -154,7 +162,7 @@ class Experiment:
         data = self.data if isinstance(self.data, str) else self.data.name
         net = dataclasses.asdict(self.net) if isinstance(self.net, NetSettings) else {"name": type(self.net).__name__}
         method = {"name": method_name(type(self.method)), **dataclasses.asdict(self.method)}
-        rest = ("scenario", "views", "train", "client", "server", "engine")
+        rest = ("files", "scenario", "views", "train", "client", "server", "engine")
         settings = {name: dataclasses.asdict(getattr(self, name)) for name in rest}
         return {"seed": self.seed, "data": data, "method": method, "net": net, **settings}
 

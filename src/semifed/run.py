@@ -48,7 +48,7 @@ class _Way(NamedTuple):
 _MAY_CHANGE = ("engine.name:", "engine.address:", "engine.workers:", "engine.start:")
 """What may differ on resume without a word, because the numbers stay the same to the last bit."""
 
-_MUST_STAY = ("data:", "scenario.")
+_MUST_STAY = ("data:", "files.", "scenario.")
 """What may not differ even with --override, because the split of a run is made once."""
 
 

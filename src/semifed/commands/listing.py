@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from semifed.commands import options
+from semifed.data.file_settings import KINDS
 from semifed.data.scenario import SCENARIOS, ScenarioSettings
 from semifed.data.sources import SOURCES
 from semifed.methods import METHODS
@@ -65,7 +66,9 @@ def _methods() -> dict[str, Any]:
 
 
 def _data() -> dict[str, Any]:
-    return {name: {"description": source.description} for name, source in SOURCES.items()}
+    own = {f"{kind}:{'NAME' if kind == 'hf' else 'PATH'}": words for kind, words in KINDS.items()}
+    known = {name: source.description for name, source in SOURCES.items()}
+    return {name: {"description": words} for name, words in (known | own).items()}
 
 
 def _nets() -> dict[str, Any]:

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from semifed.commands import options
+from semifed.data.file_settings import short_name
 from semifed.data.scenario import Scenario
 from semifed.errors import RunError, SettingError, StoppedError
 from semifed.experiment import Experiment, method_name
@@ -92,7 +93,7 @@ def _experiment(file: Path | None, assignments: Sequence[str], out: Path | None,
 
 def _claim_folder(experiment: Experiment) -> Path:
     """A new folder under runs/, made at once, so that no other run takes the same name."""
-    data = experiment.tables()["data"]
+    data = short_name(experiment.tables()["data"])
     stem = f"{method_name(type(experiment.method)).replace(':', '.')}-{data}-{experiment.scenario.partition}"
     for number in itertools.count(1):
         folder = Path("runs") / f"{stem}-{number:03d}"

@@ -64,20 +64,21 @@ def split_show(
     scenario = Scenario.load(file) if file else make_split(exp, dataset)
     scenario.verify(dataset.labels.numpy())
     counts = scenario.table(dataset.labels.numpy())
+    classes = [*dataset.classes[: int(dataset.labels.max()) + 1], *(["?"] if bool((dataset.labels < 0).any()) else [])]
     holders = [*map(str, range(len(scenario.clients))), "server"]
     labelled = [*counts.labelled.tolist(), counts.server_labelled.tolist()]
     unlabelled = [*counts.unlabelled.tolist(), counts.server_unlabelled.tolist()]
     if as_json:
         rows = zip(holders, labelled, unlabelled, strict=True)
         content = {holder: {"labelled": one, "unlabelled": two} for holder, one, two in rows}
-        click.echo(json.dumps({"digest": scenario.digest(), "classes": dataset.classes, "holders": content}))
+        click.echo(json.dumps({"digest": scenario.digest(), "classes": classes, "holders": content}))
         return
     cells = [
         [holder, sum(one), sum(two), *(f"{a}+{b}" if a or b else "" for a, b in zip(one, two, strict=True))]
         for holder, one, two in zip(holders, labelled, unlabelled, strict=True)
     ]
     standard_output().print(
-        table(["client", "labelled", "unlabelled", *dataset.classes], cells, "labelled + unlabelled of each class")
+        table(["client", "labelled", "unlabelled", *classes], cells, "labelled + unlabelled of each class")
     )
     click.echo(f"test {len(scenario.test)}  validation {len(scenario.validation)}  unused {len(scenario.unused)}")
     click.echo(f"digest {scenario.digest()}")

@@ -31,7 +31,7 @@ def read_decoded(path: Path, count: int, skip_corrupt: bool = False) -> Samples:
         raise missing(path) from error
     stamp = f"{VERSION} {path.name} {status.st_size} {status.st_mtime_ns} {count}"
     for place in _places(path):
-        if (kept := _recall(place, stamp)) is not None:
+        if (kept := recall(place, stamp)) is not None:
             return kept
     samples, corrupt = read_parquet(path, count)
     if corrupt:
@@ -52,7 +52,8 @@ def _places(path: Path) -> Iterator[Path]:
         yield cache_folder() / "decoded" / folder / name
 
 
-def _recall(place: Path, stamp: str) -> Samples | None:
+def recall(place: Path, stamp: str) -> Samples | None:
+    """What was kept under this name, if it is whole and of this stamp."""
     try:
         with safe_open(place, framework="pt") as file:
             told = file.metadata() or {}
@@ -68,11 +69,16 @@ def _keep(path: Path, stamp: str, samples: Samples) -> None:
     """In the first place that takes it; if none does, the file is decoded again the next time."""
     for place in _places(path):
         if writable(place.parent):
-            with contextlib.suppress(OSError, SafetensorError):
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(place) as part:
-                    save_file(samples._asdict(), part, {"stamp": stamp, "sum": _sum(*samples)})
-                return
+            keep(place, stamp, samples)
+            return
+
+
+def keep(place: Path, stamp: str, samples: Samples) -> None:
+    """Write samples for another time; without room for them nothing is lost."""
+    with contextlib.suppress(OSError, SafetensorError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(place) as part:
+            save_file(samples._asdict(), part, {"stamp": stamp, "sum": _sum(*samples)})
 
 
 def _sum(images: Tensor, labels: Tensor) -> str:

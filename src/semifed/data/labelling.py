@@ -13,7 +13,7 @@ from semifed.errors import DataError, SettingError
 Mask = NDArray[np.bool_]
 
 _OWN_CLASSES = ("noniid-1", "noniid-1-pairs", "noniid-2")
-_BALANCED_LABELS = ("types", "streaming")
+BALANCED_LABELS = ("types", "streaming")
 _TINY = 1e-9
 
 
@@ -75,7 +75,7 @@ def deal_with_labels(
     name, _ = settings.budget
     count = len(classes)
     own_classes = settings.partition in _OWN_CLASSES
-    if settings.partition in _BALANCED_LABELS or (name == "per_class_client" and not own_classes):
+    if settings.partition in BALANCED_LABELS or (name == "per_class_client" and not own_classes):
         # FedMatch: only the unlabelled data are skewed, the labelled are drawn first and the same at every client.
         wanted = budget(settings, np.bincount(labels, minlength=count), classes, label_rng)
         labelled = draw(labels, wanted, label_rng)

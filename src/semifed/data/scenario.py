@@ -4,13 +4,14 @@ Each part of the draw has its own stream of randomness, so that for one seed the
 and the labels at the server stay the same whatever the partition.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from semifed.data.labelling import Mask, budget, deal_with_labels, draw, in_proportion
-from semifed.data.partitions import UNUSED, Indices, deal
+from semifed.data.labelling import BALANCED_LABELS, Mask, budget, deal_with_labels, draw, in_proportion
+from semifed.data.partitions import UNUSED, Indices, deal, deal_evenly, shuffled
 from semifed.data.scenario_settings import SCENARIOS, ScenarioKind, ScenarioSettings
 from semifed.data.split import Holding, Scenario, Table, hash_labels
 from semifed.errors import DataError, SettingError
@@ -18,16 +19,21 @@ from semifed.keys import key
 
 __all__ = ["SCENARIOS", "Holding", "Scenario", "ScenarioKind", "ScenarioSettings", "Table", "make"]
 
+NO_LABEL = -1
+
 
 def make(
     settings: ScenarioSettings, labels: NDArray[np.integer], train: int, seed: int, classes: Sequence[str]
 ) -> Scenario:
-    """Draw a split of a data set whose first `train` samples are the official training set."""
+    """Draw a split of a data set whose first `train` samples are the official training set.
+
+    A sample with the label -1 has none that anybody knows: it is never drawn for a test, a validation or as labelled.
+    """
     checked = _check_labels(labels, train, classes)
     test, pool = _set_test_apart(settings, checked, train, seed, len(classes))
     validation = _draw_share(settings.validation, "validation", checked[pool], len(classes), seed)
     held_out, pool = pool[validation], pool[~validation]
-    owner, labelled, at_server = _who_holds(settings, checked[pool], classes, seed)
+    owner, labelled, at_server = _who_holds_all(settings, checked[pool], classes, seed)
     with_client = owner != UNUSED
     if not with_client.any():
         raise DataError("scenario: nothing is left for the clients; lower the label budget or the held-out sets")
@@ -62,8 +68,12 @@ def _check_labels(labels: NDArray[np.integer], train: int, classes: Sequence[str
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise DataError(f"labels must be a list of whole numbers, not {labels.dtype} of shape {labels.shape}")
     checked = labels.astype(np.int64)
-    for sample in np.flatnonzero((checked < 0) | (checked >= len(classes)))[:1]:
-        raise DataError(f"sample {sample} has label {checked[sample]}; it must be from 0 to {len(classes) - 1}")
+    for sample in np.flatnonzero((checked < NO_LABEL) | (checked >= len(classes)))[:1]:
+        raise DataError(
+            f"sample {sample} has label {checked[sample]}; it must be from 0 to {len(classes) - 1}, or -1 for no label"
+        )
+    if (checked[:train] == NO_LABEL).all():
+        raise DataError("no training sample has a label: label some of each class, or there is nothing to learn from")
     if not 0 < train <= checked.size:
         raise DataError(f"the training set of {train} does not fit the {checked.size} samples of the data")
     return checked
@@ -74,11 +84,15 @@ def _stream(seed: int, purpose: str) -> np.random.Generator:
 
 
 def _draw_share(number: int, name: str, labels: Indices, classes: int, seed: int) -> Mask:
-    """A mask of `number` samples with the class mix of all."""
-    if 0 < number >= labels.size:
-        raise SettingError(f"scenario.{name}: {number} images, but there are only {labels.size}; lower it")
-    wanted = in_proportion(np.bincount(labels, minlength=classes), number)
-    return draw(labels, wanted, _stream(seed, name))
+    """A mask of `number` of the samples whose label is known, with their class mix."""
+    known = labels != NO_LABEL
+    own = labels[known]
+    if 0 < number >= own.size:
+        raise SettingError(f"scenario.{name}: {number} images, but there are only {own.size} to draw from; lower it")
+    chosen = np.zeros(labels.size, np.bool_)
+    wanted = in_proportion(np.bincount(own, minlength=classes), number)
+    chosen[known] = draw(own, wanted, _stream(seed, name))
+    return chosen
 
 
 def _set_test_apart(
@@ -92,6 +106,45 @@ def _set_test_apart(
         return everything[train:], everything[:train]
     chosen = _draw_share(settings.test or 0, "test", labels, classes, seed)
     return everything[chosen], everything[~chosen]
+
+
+def _who_holds_all(
+    settings: ScenarioSettings, labels: Indices, classes: Sequence[str], seed: int
+) -> tuple[Indices, Mask, Mask]:
+    """As `_who_holds`; samples without any label are dealt out evenly, since there is no class to go by.
+
+    Where there are such samples and no budget is given, every label that there is counts.
+    """
+    known = labels != NO_LABEL
+    if known.all():
+        return _who_holds(settings, labels, classes, seed)
+    plain = dataclasses.replace(settings, server_unlabelled=0.0)
+    share = _who_holds if settings.budget_given else _every_label
+    owner, labelled = np.empty(labels.size, np.int64), np.zeros(labels.size, np.bool_)
+    at_server = labelled.copy()
+    owner[known], labelled[known], at_server[known] = share(plain, labels[known], classes, seed)
+    owner[~known] = deal_evenly(labels[~known], settings.clients, _stream(seed, "blanks"))
+    rest, extra = np.flatnonzero(~labelled), round(settings.server_unlabelled * int(labelled.sum()))
+    if extra and extra >= rest.size:
+        raise SettingError(f"scenario.server_unlabelled: {extra} images, but there are only {rest.size}; lower it")
+    taken = rest[shuffled(rest.size, _stream(seed, "server_unlabelled"))[:extra]]
+    at_server[taken], owner[taken] = True, UNUSED
+    return owner, labelled, at_server
+
+
+def _every_label(
+    settings: ScenarioSettings, labels: Indices, classes: Sequence[str], seed: int
+) -> tuple[Indices, Mask, Mask]:
+    """As `_who_holds`, with all of these samples labelled."""
+    everything, nothing = np.ones(labels.size, np.bool_), np.zeros(labels.size, np.bool_)
+    if settings.labels == "server":
+        return np.full(labels.size, UNUSED, np.int64), everything, everything
+    if settings.partition == "noniid-3":
+        raise SettingError("scenario.gamma: noniid-3 is about the share of labels at each client; set gamma")
+    partition = _stream(seed, "partition")
+    if settings.partition in BALANCED_LABELS:
+        return deal_evenly(labels, settings.clients, partition), everything, nothing
+    return deal(settings, labels, len(classes), partition), everything, nothing
 
 
 def _who_holds(

@@ -93,7 +93,12 @@ class ScenarioSettings(Settings):
     labels: Literal["client", "server"] = option("client", "who holds the labels: client or server")
     partition: str = option("iid", "who holds which samples; see `semifed list scenarios`")
     clients: int = option(100, "how many clients there are", least=1, most=1_000_000)
-    gamma: float | None = option(None, "share of the data that has a label; 0.1 if no budget is given", above=0, most=1)
+    gamma: float | None = option(
+        None,
+        "share of the data that has a label; if no budget is given 0.1, or every label where samples have none",
+        above=0,
+        most=1,
+    )
     per_class: int | None = option(None, "instead of gamma: labels of each class in all", least=1)
     per_class_client: int | None = option(None, "instead of gamma: labels of each class at each client", least=1)
     total: int | None = option(None, "instead of gamma: labels in all", least=1)
@@ -127,6 +132,11 @@ class ScenarioSettings(Settings):
         """The name and the amount of the label budget that holds."""
         given = [(name, getattr(self, name)) for name in BUDGETS if getattr(self, name) is not None]
         return given[0] if given else ("gamma", DEFAULT_GAMMA)
+
+    @property
+    def budget_given(self) -> bool:
+        """Whether the user has said how many labels there are to be."""
+        return any(getattr(self, name) is not None for name in BUDGETS)
 
     def _check_partition(self) -> None:
         kind = SCENARIOS.get(self.partition)

@@ -20,21 +20,31 @@ CHUNK = 4096  # images whose fingerprints are taken at once, to bound the memory
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images as plain uint8, the training set first and then the test set."""
+    """Images as plain uint8, or vectors as float32, the training set first and then the test set.
+
+    A training sample whose label nobody knows has the label -1: it can be trained on without a label and nothing else.
+    """
 
     name: str
-    images: Tensor  # uint8 [N, channels, height, width]
+    images: Tensor  # uint8 [N, channels, height, width], or float32 [N, columns]
     labels: Tensor  # int64 [N]
     train: int  # the first `train` samples are the official training set
     classes: tuple[str, ...]
-    mean: tuple[float, ...]  # per channel, of pixels in 0..1, used to normalise
+    mean: tuple[float, ...]  # per channel, of pixels in 0..1, or per column; used to normalise
     std: tuple[float, ...]
     flips: bool  # whether a mirrored image keeps its class
+    names: tuple[str, ...] = ()  # of the files, where there is one for each sample
+    notes: tuple[str, ...] = ()  # what a user should know of how it was read
 
     def __post_init__(self) -> None:
         _check_images(self)
         _check_classes(self)
         _check_labels(self)
+
+    @property
+    def vectors(self) -> bool:
+        """Whether samples are rows of numbers and not images."""
+        return self.images.dim() == 2
 
 
 @dataclass(frozen=True)
@@ -92,8 +102,8 @@ def load(name: str, data_dir: Path | None = None, *, skip_corrupt: bool = False)
 
 
 def fingerprints(images: Tensor) -> Tensor:
-    """A 64-bit number for each uint8 image, the same for the same pixels."""
-    flat = images.reshape(len(images), -1)
+    """A 64-bit number for each image or vector, the same for the same content."""
+    flat = images.reshape(len(images), -1).contiguous().view(torch.uint8)
     flat = torch.nn.functional.pad(flat, (0, -flat.shape[1] % 8))
     prints = torch.zeros(len(flat), dtype=torch.int64)
     for start in range(0, len(flat), CHUNK):
@@ -118,6 +128,9 @@ def overlap(dataset: Dataset, first: Tensor, second: Tensor) -> Tensor:
 
 def _check_images(dataset: Dataset) -> None:
     images, name = dataset.images, dataset.name
+    if isinstance(images, Tensor) and images.dim() == 2:
+        _check_vectors(dataset)
+        return
     if not isinstance(images, Tensor) or images.dtype != torch.uint8:
         kind = images.dtype if isinstance(images, Tensor) else type(images).__name__
         raise DataError(f"{name}: images are {kind}, wanted a torch.uint8 tensor with pixels 0 to 255")
@@ -136,8 +149,28 @@ def _check_images(dataset: Dataset) -> None:
             f"{name}: images have shape {shape}, so {shape[1]} channels, but there are "
             f"{channels} values of mean and {len(dataset.std)} of std: give one for each channel"
         )
+    _check_scale(dataset)
+
+
+def _check_vectors(dataset: Dataset) -> None:
+    vectors, name = dataset.images, dataset.name
+    shape, columns = tuple(vectors.shape), len(dataset.mean)
+    if vectors.dtype != torch.float32 or 0 in shape:
+        raise DataError(f"{name}: vectors are {vectors.dtype} of shape {shape}, wanted torch.float32 [N, columns]")
+    if shape[1] != columns or len(dataset.std) != columns:
+        raise DataError(
+            f"{name}: vectors have {shape[1]} columns, but there are {columns} values of mean and "
+            f"{len(dataset.std)} of std: give one for each column"
+        )
+    if not bool(vectors.isfinite().all()):
+        row, column = (~vectors.isfinite()).nonzero()[0].tolist()
+        raise DataError(f"{name}: sample {row} has no finite number in column {column}: fill it in or leave it out")
+    _check_scale(dataset)
+
+
+def _check_scale(dataset: Dataset) -> None:
     if not all(math.isfinite(value) for value in dataset.mean + dataset.std) or min(dataset.std) <= 0:
-        raise DataError(f"{name}: mean {dataset.mean} and std {dataset.std} must be finite, and std above 0")
+        raise DataError(f"{dataset.name}: mean {dataset.mean} and std {dataset.std} must be finite, and std above 0")
 
 
 def _check_classes(dataset: Dataset) -> None:
@@ -149,6 +182,8 @@ def _check_classes(dataset: Dataset) -> None:
         raise DataError(f"{name}: the class {twice!r} is named twice: give each class a name of its own")
     if not 1 <= dataset.train <= len(dataset.images):
         raise DataError(f"{name}: train is {dataset.train}, wanted 1 to {len(dataset.images)}, the number of images")
+    if dataset.names and len(dataset.names) != len(dataset.images):
+        raise DataError(f"{name}: {len(dataset.names)} names for {len(dataset.images)} samples: give each one, or none")
 
 
 def _check_labels(dataset: Dataset) -> None:
@@ -159,12 +194,16 @@ def _check_labels(dataset: Dataset) -> None:
     if tuple(labels.shape) != (len(dataset.images),):
         wanted = (len(dataset.images),)
         raise DataError(f"{name}: labels have shape {tuple(labels.shape)}, wanted {wanted}, one for each image")
-    wrong = ((labels < 0) | (labels >= count)).nonzero()
+    wrong = ((labels < -1) | (labels >= count)).nonzero()
     if len(wrong):
         index = int(wrong[0])
-        hint = "; which samples are unlabelled is for the scenario to say" if labels[index] == -1 else ""
-        raise DataError(f"{name}: label {int(labels[index])} of sample {index} is not in 0 to {count - 1}{hint}")
+        raise DataError(
+            f"{name}: label {int(labels[index])} of sample {index} is not in 0 to {count - 1}, nor -1 for no label"
+        )
+    blank = (labels[dataset.train :] < 0).nonzero()
+    if len(blank):
+        raise DataError(f"{name}: test sample {dataset.train + int(blank[0])} has no label: a test needs one")
     train = labels[: dataset.train]
-    if bool((train == train[0]).all()):
+    if bool((train == train[0]).all()) and int(train[0]) >= 0:
         only = dataset.classes[int(train[0])]
         raise DataError(f"{name}: all training samples are of the class {only!r}, so there is nothing to tell apart")

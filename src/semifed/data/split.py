@@ -76,8 +76,10 @@ class Scenario:
         return np.flatnonzero([len(holding) for holding in self.clients])
 
     def table(self, labels: Indices) -> Table:
-        """Numbers of samples of each class, for display."""
+        """Numbers of samples of each class, for display; samples whose label nobody knows have the last column."""
         classes = int(labels.max()) + 1
+        if labels.min() < 0:
+            labels, classes = np.where(labels < 0, classes, labels), classes + 1
 
         def count(parts: Sequence[Indices]) -> Indices:
             row = np.repeat(np.arange(len(parts)), [part.size for part in parts])

@@ -52,6 +52,10 @@ class ViewSettings(Settings):
     )
     probability: float = option(0.5, "with which each drawn operation is carried out", least=0, most=1)
     cutout: int = option(16, "side of the grey square that ends a strong view; 0: none", least=0)
+    noise: float = option(
+        0.1, "vectors: deviation of a weak view's noise, in deviations of a column; strong: three times", least=0
+    )
+    mask: float = option(0.25, "vectors: share of the columns that a strong view blanks", least=0, most=1)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be drawn from."""

@@ -11,17 +11,19 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from semifed import keys
+from semifed.data import own, sources, views
 from semifed.data import scenario as scenarios
-from semifed.data import sources, views
 from semifed.data.scenario import Scenario
 from semifed.data.sources import Dataset
+from semifed.data.vector_views import vector_views
+from semifed.data.views import View
 from semifed.engine.local import Form, Workshop
 from semifed.engine.memory import keep_freed_memory
 from semifed.engine.ray_session import check_engine
 from semifed.errors import DataError, SemifedError, SettingError
-from semifed.experiment import Experiment
+from semifed.experiment import Experiment, method_name
 from semifed.nets import zoo
-from semifed.nets.net import Net, Shape
+from semifed.nets.net import Net, Shape, in_words
 from semifed.params import Params, stack
 
 MAPPED_BELOW = 250_000
@@ -74,7 +76,7 @@ def assemble(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> As
     """Make the net and the workshop, and look whether they fit the data."""
     device = find_device(experiment.engine.device)
     keep_freed_memory()
-    shape = (dataset.images.shape[1], dataset.images.shape[2], dataset.images.shape[3])
+    shape = tuple(dataset.images.shape[1:])
     net = _make_net(experiment, shape, len(dataset.classes))
     workshop = Workshop(
         net=net,
@@ -82,7 +84,7 @@ def assemble(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> As
         scenario=scenario,
         images=dataset.images.to(device),
         labels=dataset.labels,
-        views=views.views(experiment.views, dataset.mean, dataset.std, dataset.flips),
+        views=_make_views(experiment, dataset),
         training=experiment.client,
         server_training=experiment.server,
         seed=experiment.seed,
@@ -93,11 +95,28 @@ def assemble(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> As
     return Assembly(experiment, dataset, scenario, net, workshop)
 
 
+def _make_views(experiment: Experiment, dataset: Dataset) -> dict[str, View]:
+    """The views of these data; a method that asks for one that they cannot have is refused."""
+    if not dataset.vectors:
+        return views.views(experiment.views, dataset.mean, dataset.std, dataset.flips)
+    made = vector_views(experiment.views, dataset.mean, dataset.std)
+    method = experiment.method
+    for pool in (*method.reads().values(), *method.server_reads().values()):
+        for name in pool.views:
+            if name not in made:
+                raise SettingError(
+                    f"method: {method_name(type(method))} reads samples in the view {name!r}, which needs images, but "
+                    f"{dataset.name} holds vectors; choose a method that reads {', '.join(made)} alone, e.g. fedsiam-d"
+                )
+    return made
+
+
 def load_data(experiment: Experiment, data_dir: Path | None) -> Dataset:
     """The data set an experiment names, or the one it holds."""
     if isinstance(experiment.data, Dataset):
         return experiment.data
-    return sources.load(experiment.data, data_dir, skip_corrupt=experiment.scenario.skip_corrupt)
+    skip_corrupt = experiment.scenario.skip_corrupt
+    return own.load(experiment.data, data_dir, experiment.files, skip_corrupt=skip_corrupt)
 
 
 def make_split(experiment: Experiment, dataset: Dataset) -> Scenario:
@@ -147,24 +166,19 @@ def find_device(name: str) -> torch.device:
 
 def _make_net(experiment: Experiment, shape: Shape, classes: int) -> Net:
     """The net, tried on two blank images so that a wrong shape is found now."""
-    own = experiment.net
+    given, norm = experiment.net, experiment.method.norm
     try:
-        net = (
-            Net.of(own, shape) if isinstance(own, nn.Module) else zoo.make(own, shape, classes, experiment.method.norm)
-        )
+        net = Net.of(given, shape) if isinstance(given, nn.Module) else zoo.make(given, shape, classes, norm)
         logits = net.evaluate(net.init(0), torch.zeros(2, *shape))
     except SemifedError:
         raise
     except Exception as error:  # a user's own module may fail in any way
-        name = type(own).__name__ if isinstance(own, nn.Module) else own.name
-        raise SettingError(
-            f"net: {name} does not take images of {shape[0]}x{shape[1]}x{shape[2]} "
-            f"(channels x height x width): {_first_line(error)}"
-        ) from None
+        name = type(given).__name__ if isinstance(given, nn.Module) else given.name
+        raise SettingError(f"net: {name} does not take {in_words(shape)}: {_first_line(error)}") from None
     if not isinstance(logits, Tensor) or logits.shape != (2, classes):
-        given = f"of shape {tuple(logits.shape[1:])}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise SettingError(f"net: {net.name} gives outputs {given}, but the data have {classes} classes")
-    if isinstance(own, nn.Module):
+        made = f"of shape {tuple(logits.shape[1:])}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise SettingError(f"net: {net.name} gives outputs {made}, but the data have {classes} classes")
+    if isinstance(given, nn.Module):
         # Which form is the fastest is not known yet; each is looked at when it is timed.
         _check_own(net, find_form(experiment, net).mapped and experiment.engine.mode != "fastest")
     return net

@@ -154,7 +154,8 @@ class Workshop:
     def _plan(self, role: "Role", round: int, client: int) -> Plan:
         labelled, unlabelled = self.scenario.clients[client].labelled, self.scenario.unlabelled_at(client, round)
         if self.method.reveals:
-            labelled, unlabelled = np.concatenate([labelled, unlabelled]), unlabelled[:0]
+            known = self.labels.numpy()[unlabelled] >= 0
+            labelled, unlabelled = np.concatenate([labelled, unlabelled[known]]), unlabelled[:0]
         supply = _supply(labelled, unlabelled, self.labels)
         return plan(role.pools, supply, role.training, keys.key(self.seed, "visit", round, client))
 

@@ -7,7 +7,9 @@ def notices(assembly: Assembly) -> list[str]:
     """Plain sentences, said once at the start and kept in the run's folder."""
     scenario, experiment = assembly.scenario, assembly.experiment
     clients = len(scenario.clients)
-    found = []
+    found = list(assembly.dataset.notes)
+    if blanks := int((assembly.dataset.labels < 0).sum()):
+        found.append(f"{blanks} training samples have no label; they are dealt out evenly, whatever the partition")
     if empty := clients - len(scenario.active()):
         found.append(f"{empty} of {clients} clients hold no data and are never drawn")
     if assembly.twins:

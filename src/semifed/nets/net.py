@@ -12,8 +12,15 @@ from semifed import keys
 from semifed.nets.layers import BatchNorm, KeyedDropout, make_pure
 from semifed.params import Params, Parts, layer
 
-Shape = tuple[int, int, int]
-"""Channels, height and width of an image."""
+Shape = tuple[int, ...]
+"""Channels, height and width of an image, or the length of a vector."""
+
+
+def in_words(shape: Shape) -> str:
+    """The samples that a net must take."""
+    if len(shape) == 1:
+        return f"vectors of {shape[0]} numbers"
+    return f"images of {'x'.join(map(str, shape))} (channels x height x width)"
 
 
 class Net:

@@ -5,6 +5,7 @@ papers' image sizes: mnist-cnn 21,840, cifar-cnn 5,852,170, alexnet-like 12,815,
 """
 
 import functools
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from semifed.errors import SettingError
 from semifed.nets.kernels import ConvPoolRelu, Linear
-from semifed.nets.net import Net, Shape
+from semifed.nets.net import Net, Shape, in_words
 from semifed.settings import Settings, nearest, option
 
 Norm = Literal["batch", "group", "none"]
@@ -138,7 +139,7 @@ def resnet9(shape: Shape, classes: int, norm: Norm) -> nn.Module:
 
 def mlp(shape: Shape, classes: int, norm: Norm) -> nn.Module:
     """One hidden layer of 64 units: for vectors, tests and first tries."""
-    hidden: list[nn.Module] = [nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], 64)]
+    hidden: list[nn.Module] = [nn.Flatten(), nn.Linear(math.prod(shape), 64)]
     if norm != "none":
         hidden.append(nn.BatchNorm1d(64) if norm == "batch" else nn.GroupNorm(8, 64))
     return _net(nn.Sequential(*hidden, nn.ReLU()), nn.Linear(64, classes))
@@ -181,11 +182,13 @@ class NetSettings(Settings):
 def make(settings: NetSettings, shape: Shape, classes: int, norm: Norm | None = None) -> Net:
     """The net an experiment names, for images of this shape; `norm` is what the method would have."""
     plan = NETS[settings.name]
+    if len(shape) != 3 and settings.name != "mlp":
+        raise SettingError(f"net.name: {settings.name} takes images, but the data are {in_words(shape)}; use net = mlp")
     build = functools.partial(plan.build, shape, classes, settings.norm or norm or plan.norm)
     try:
         return Net(build, shape, settings.name)
     except RuntimeError:
         raise SettingError(
-            f"net.name: {settings.name} cannot take images of {shape[0]}x{shape[1]}x{shape[2]} "
-            f"(channels x height x width): they are too small; use a smaller net, such as mlp"
+            f"net.name: {settings.name} cannot take {in_words(shape)}: they are too small; use a smaller net, "
+            "such as mlp"
         ) from None
