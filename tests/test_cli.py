@@ -145,7 +145,7 @@ def test_own_methods_lie_in_the_current_folder(here: Path) -> None:
 )
 def test_lists_name_everything(what: str, names: dict[str, object]) -> None:
     content = json.loads(call("list", what, "--json").out)
-    assert list(content) == list(names)
+    assert [name for name in content if ":" not in name] == list(names)
     text = call("list", what).out
     for name, entry in content.items():
         assert f"{name}  {entry['description']}\n" in text

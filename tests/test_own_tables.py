@@ -1,6 +1,7 @@
 """Arrays and tables of a user's own: images and vectors from npz, parquet, CSV and Hugging Face."""
 
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def test_parquet_of_images_with_blanks_and_corrupt_rows(tmp_path: Path) -> None:
     assert data.train == 18
     assert len(data.images) == 21
     assert (data.labels < 0).sum() == 6
-    cells[2]["bytes"] = cells[2]["bytes"][:50]
+    cells[2]["bytes"] = encoded("dark", 2)[:50]
     pyarrow.parquet.write_table(pyarrow.table({"image": cells, "label": labels}), tmp_path / "one.parquet")
     with pytest.raises(DataError, match=r"1 of 18 images cannot be used, the first in row 2 \(cannot be read"):
         load(f"parquet:{tmp_path / 'one.parquet'}")
@@ -202,6 +203,6 @@ def test_a_saved_hugging_face_data_set(tmp_path: Path) -> None:
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"pip install 'semifed\[hf\]'"):
         load("hf:anything")

@@ -190,7 +190,8 @@ def test_too_few_labels_are_refused_unless_allowed() -> None:
     ("labels", "train", "problem"),
     [
         (np.array([0, 1, 10, 2]), 3, "sample 2 has label 10; it must be from 0 to 9"),
-        (np.array([0, -1, 1, 2]), 3, "sample 1 has label -1"),
+        (np.array([0, -2, 1, 2]), 3, "sample 1 has label -2.*or -1 for no label"),
+        (np.array([-1, -1, -1, 2]), 3, "no training sample has a label"),
         (np.array([0.0, 1.0]), 1, "whole numbers, not float64"),
         (np.zeros((2, 2), np.int64), 1, "of shape"),
         (np.array([0, 1]), 3, "training set of 3 does not fit"),

@@ -38,7 +38,11 @@ def dataset(**changes: Any) -> Dataset:
     [
         ({"labels": torch.tensor([0, 1, 2, 0, 3, 2])}, "label 3 of sample 4 is not in 0 to 2"),
         ({"labels": torch.tensor([0, -7, 2, 0, 1, 2])}, "label -7 of sample 1 is not in 0 to 2"),
-        ({"labels": torch.tensor([0, 1, -1, 0, 1, 2])}, "label -1 of sample 2.*for the scenario to say"),
+        ({"labels": torch.tensor([0, 1, 2, 0, -1, 2])}, "test sample 4 has no label"),
+        ({"images": torch.zeros(6, 4)}, "vectors have 4 columns, but there are 1 values of mean"),
+        ({"images": torch.full((6, 1), float("nan"))}, "sample 0 has no finite number in column 0"),
+        ({"images": torch.zeros(6, 1, dtype=torch.float64)}, "vectors are torch.float64 of shape"),
+        ({"names": ("a", "b")}, "2 names for 6 samples"),
         ({"labels": torch.tensor([0, 1, 2, 0, 1, 2.5])}, "labels are torch.float32, wanted a torch.int64"),
         ({"labels": [0, 1, 2, 0, 1, 2]}, "labels are list"),
         ({"labels": torch.tensor([0, 1, 2])}, r"labels have shape \(3,\), wanted \(6,\)"),
