@@ -63,8 +63,8 @@ def split_show(
     dataset = load_data(exp, data_dir)
     scenario = Scenario.load(file) if file else make_split(exp, dataset)
     scenario.verify(dataset.labels.numpy())
-    counts = scenario.table(dataset.labels.numpy())
-    classes = [*dataset.classes[: int(dataset.labels.max()) + 1], *(["?"] if bool((dataset.labels < 0).any()) else [])]
+    counts = scenario.table(dataset.labels.numpy(), len(dataset.classes))
+    classes = [*dataset.classes, *(["?"] if bool((dataset.labels < 0).any()) else [])]
     holders = [*map(str, range(len(scenario.clients))), "server"]
     labelled = [*counts.labelled.tolist(), counts.server_labelled.tolist()]
     unlabelled = [*counts.unlabelled.tolist(), counts.server_unlabelled.tolist()]

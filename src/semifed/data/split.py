@@ -75,9 +75,9 @@ class Scenario:
         """The ids of the clients that hold anything."""
         return np.flatnonzero([len(holding) for holding in self.clients])
 
-    def table(self, labels: Indices) -> Table:
-        """Numbers of samples of each class, for display; samples whose label nobody knows have the last column."""
-        classes = int(labels.max()) + 1
+    def table(self, labels: Indices, classes: int | None = None) -> Table:
+        """Numbers of samples of each class, for display; samples whose label nobody knows have a last column."""
+        classes = classes or int(labels.max()) + 1
         if labels.min() < 0:
             labels, classes = np.where(labels < 0, classes, labels), classes + 1
 

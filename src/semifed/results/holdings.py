@@ -1,9 +1,8 @@
 """How many samples of each class everybody holds: the picture of a split, which a simulation alone can know."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from semifed.data.scenario import Scenario
 from semifed.data.sources import Dataset
@@ -31,15 +30,9 @@ def count(scenario: Scenario, dataset: Dataset) -> Holdings | None:
     """The numbers of a split; None where there are too many for a picture."""
     if len(scenario.clients) * len(dataset.classes) > MOST:
         return None
-    table, classes = scenario.table(dataset.labels.numpy()), len(dataset.classes)
-    padded = [_padded(rows, classes) for rows in (*table[:2], *([row] for row in table[2:]))]
-    return Holdings(tuple(dataset.classes), padded[0], padded[1], padded[2][0], padded[3][0])
-
-
-def _padded(rows: Any, classes: int) -> list[list[int]]:
-    """Rows with a column for the last classes too, where the data have no sample of them."""
-    lists: Sequence[list[int]] = [row.tolist() for row in rows]
-    return [[*row, *[0] * (classes - len(row))] for row in lists]
+    table = scenario.table(dataset.labels.numpy(), len(dataset.classes))
+    unknown = ("?",) if bool((dataset.labels < 0).any()) else ()  # samples that nobody has labelled
+    return Holdings((*dataset.classes, *unknown), *(numbers.tolist() for numbers in table))
 
 
 def read(path: Path) -> Holdings | None:
