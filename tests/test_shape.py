@@ -17,7 +17,7 @@ ENTRANCES = ("semifed", "semifed.cli", "semifed.__main__")
 ORDER: list[set[str]] = [
     {"errors", "keys", "writing", "batch", "params"},
     {"settings", "payload", "skeletons"},
-    {"training"},
+    {"training", "trust"},
     {"data", "nets"},
     {"methods"},
     {"experiment"},

@@ -4,7 +4,7 @@ seed = 0
 data = "mnist"                # or your own: "folder:PATH", see the table [files]
 method = "fedavg+"            # or a table [method] with name and options
 net = "mnist-cnn"
-[files] [scenario] [views] [train] [client] [server] [engine]    # or engine = "ray"
+[files] [scenario] [views] [train] [client] [server] [gate] [engine]    # or engine = "ray"
 """
 
 import dataclasses
@@ -31,6 +31,7 @@ from semifed.methods.fedavg import FedAvg
 from semifed.nets.zoo import NetSettings
 from semifed.settings import Settings, build, conform, nearest, option, override, read_toml, write_toml
 from semifed.training import ClientTraining, ServerTraining
+from semifed.trust import GateSettings
 
 TESTS = 20
 """Tests of a run whose cadence is not set: enough for a curve, and a small share of the time."""
@@ -103,6 +104,7 @@ class Experiment:
     train: TrainSettings = field(default_factory=TrainSettings)
     client: ClientTraining = field(default_factory=ClientTraining)
     server: ServerTraining = field(default_factory=ServerTraining)
+    gate: GateSettings = field(default_factory=GateSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
 
     def __post_init__(self) -> None:
@@ -162,7 +164,7 @@ class Experiment:
         data = self.data if isinstance(self.data, str) else self.data.name
         net = dataclasses.asdict(self.net) if isinstance(self.net, NetSettings) else {"name": type(self.net).__name__}
         method = {"name": method_name(type(self.method)), **dataclasses.asdict(self.method)}
-        rest = ("files", "scenario", "views", "train", "client", "server", "engine")
+        rest = [one.name for one in dataclasses.fields(self) if one.name not in ("seed", "data", "method", "net")]
         settings = {name: dataclasses.asdict(getattr(self, name)) for name in rest}
         return {"seed": self.seed, "data": data, "method": method, "net": net, **settings}
 

@@ -65,15 +65,27 @@ class Watcher:
 
     def _warn(self, rows: Sequence[Row]) -> None:
         """Say what is wrong in the newest round, once for as long as it stays so."""
-        if len(rows) > self._before and not (len(rows) > 1 and rows[-2].get("alarms")):
-            for alarm in rows[-1]["alarms"]:
-                line = f"warning: round {len(rows)}: {alarm}"
-                self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        if len(rows) <= self._before:
+            return
+        for name in ("alarms", "refused"):
+            if not (len(rows) > 1 and rows[-2].get(name)):
+                for warning in _warnings(rows[-1], name):
+                    line = f"warning: round {len(rows)}: {warning}"
+                    self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Take the bar away, if there is one."""
         if self._bar.live.is_started:
             self._bar.stop()
+
+
+def _warnings(row: Row, name: str) -> list[str]:
+    """What is wrong in a round, a line each."""
+    if name == "alarms" or not row[name]:
+        return list(row[name])
+    named = ", ".join(f"client {client}: {reason}" for client, reason in list(row[name].items())[:3])
+    line = f"{len(row[name])} of {len(row['clients'])} updates are set aside ({named})"
+    return [f"{line}; the model stays as it is: {row['skipped']}" if row["skipped"] else line]
 
 
 def score_text(row: Row) -> str:

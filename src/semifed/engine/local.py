@@ -50,9 +50,18 @@ class Outcome(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """A client that was drawn for a round and gave no answer in time, and why."""
+    """A client that was drawn for a round and gave no answer in time, or one that was no answer, and why."""
 
     reason: str
+    refused: bool = False  # something came, but not what a client may send
+
+
+class Reply(NamedTuple):
+    """What reaches the server in a round: from whom, for which round, and the outcome, or why there is none."""
+
+    client: int
+    round: int
+    outcome: Outcome | Absent
 
 
 class Form(NamedTuple):
@@ -69,8 +78,8 @@ class Clients(Protocol):
         """The clients that can be drawn for this round; None for all that the split gives anything to."""
         ...
 
-    def train(self, round: int, tasks: Sequence[Task]) -> Sequence[Outcome | Absent]:
-        """The outcome of every task, in the order of the tasks."""
+    def train(self, round: int, tasks: Sequence[Task]) -> Sequence[Outcome | Absent | Reply]:
+        """The outcome of every task, in the order of the tasks; or replies, in any order, as they came."""
         ...
 
     def close(self) -> None:

@@ -9,12 +9,13 @@ import torch
 
 from semifed import keys
 from semifed.engine.assemble import Assembly
-from semifed.engine.gate import Turn, pass_gate
+from semifed.engine.gate import Gate, Turn
 from semifed.engine.health import alarms
 from semifed.engine.layers import by_layer
-from semifed.engine.local import Absent, Clients, Outcome, Task
-from semifed.methods.base import Cohort, Visit
-from semifed.params import Parts, place, stack
+from semifed.engine.local import Clients, Outcome, Task
+from semifed.engine.merge import Circle, merge
+from semifed.methods.base import Method, Visit
+from semifed.params import Parts, place
 from semifed.payload import nbytes
 from semifed.results.evaluate import Examiner
 from semifed.results.keep import InMemory, Kept
@@ -47,6 +48,7 @@ def run_rounds(
     """Run from where the progress is to the last round; `done` hears of every one, and says if that is enough."""
     experiment, method = assembly.experiment, assembly.experiment.method
     workshop = assembly.workshop
+    gate = Gate(experiment.gate, method, assembly.net)
     examine = Examiner(assembly.net, *assembly.test_set(), workshop.views["clean"], workshop.form.channels_last)
     progress = progress._replace(server=place(progress.server, assembly.workshop.device))
     while progress.round < experiment.train.rounds:
@@ -58,32 +60,27 @@ def run_rounds(
         slots = draw_slots(assembly, cohort, round)
         visits = visits.index_add(0, torch.tensor(cohort), torch.ones(len(cohort), dtype=torch.int64))
         tasks = [_task(assembly, server, kept, visits, Visit(client, slots[client], round)) for client in cohort]
-        answers = list(zip(tasks, clients.train(round, tasks), strict=True))
-        sound, refused = pass_gate(*_answered(answers))
-        sent, server = server, _merge(assembly, server, sound, slots, visits, round)
+        passed = gate(round, tasks, clients.train(round, tasks))
+        sound, sent = passed.sound, server
+        server, skipped = merge(assembly, server, passed, Circle(round, slots, visits))
         if method.server_last:
             server, server_terms = assembly.workshop.train_server(round, server)
         server = assembly.workshop.settle(server)
-        kept = kept.after(round + 1, {task.client: outcome.kept for task, outcome in sound if outcome.kept})
+        kept = kept.after(round + 1, {turn.task.client: turn.outcome.kept for turn in sound if turn.outcome.kept})
         progress = Progress(round + 1, server, kept, visits)
         tested = experiment.train.tests_after(progress.round)
-        notes = _mean([outcome.notes for _, outcome in sound if outcome.examples])
         row: Row = {
             "round": progress.round,
             "models": _scores(assembly, examine, sent, server, sound) if tested else {},
-            "terms": _mean([outcome.terms for _, outcome in sound if outcome.examples]),
-            "notes": notes,
-            "audit": _audit(sound),
-            "layers": by_layer(method, [outcome.up for _, outcome in sound if outcome.examples]),
+            **_seen_by(method, [turn.outcome for turn in sound if turn.outcome.examples]),
             "server_terms": server_terms,
             "bytes": {
                 "down": sum(nbytes(task.down) for task in tasks),
-                "up": sum(nbytes(outcome.up) for _, outcome in sound),
+                "up": sum(nbytes(turn.outcome.up) for turn in sound),
             },
             "clients": cohort,
-            "refused": refused,
-            "stragglers": {str(task.client): one.reason for task, one in answers if isinstance(one, Absent)},
-            "alarms": alarms(notes),
+            **passed.told(),
+            "skipped": skipped,
             "seconds": time.perf_counter() - started,
         }
         if done(strict(row), progress):
@@ -96,11 +93,6 @@ def draw_cohort(assembly: Assembly, round: int, present: Sequence[int] | None = 
     active, experiment = assembly.scenario.active() if present is None else sorted(present), assembly.experiment
     order = keys.permutation(keys.key(experiment.seed, "cohort", round), len(active))
     return sorted(int(active[place]) for place in order[: experiment.train.clients_per_round])
-
-
-def _answered(answers: Sequence[tuple[Task, Outcome | Absent]]) -> tuple[list[Task], list[Outcome]]:
-    pairs = [(task, one) for task, one in answers if isinstance(one, Outcome)]
-    return [task for task, _ in pairs], [one for _, one in pairs]
 
 
 def draw_slots(assembly: Assembly, cohort: Sequence[int], round: int) -> dict[int, int]:
@@ -118,38 +110,11 @@ def _task(assembly: Assembly, server: Parts, kept: Kept, visits: torch.Tensor, v
     return Task(visit.client, down, own, int(visits[visit.client]))
 
 
-def _merge(
-    assembly: Assembly,
-    server: Parts,
-    sound: Sequence[Turn],
-    slots: dict[int, int],
-    visits: torch.Tensor,
-    round: int,
-) -> Parts:
-    """The server after the round; if no client had anything to read, or none is sound, it stays as it is."""
-    examples = torch.tensor([outcome.examples for _, outcome in sound])
-    if not bool(examples.any()):
-        return server
-    clients = [task.client for task, _ in sound]
-    merging = Cohort(
-        clients=tuple(clients),
-        examples=examples,
-        visits=visits[clients],
-        round=round,
-        rounds=assembly.experiment.train.rounds,
-        slots=tuple(slots[client] for client in clients),
-        server_examples=len(assembly.scenario.server),
-        validation=assembly.validation_set(),
-    )
-    up = stack([outcome.up for _, outcome in sound])
-    return assembly.experiment.method.aggregate(assembly.net, server, up, merging)
-
-
 def _scores(assembly: Assembly, examine: Examiner, sent: Parts, server: Parts, sound: Sequence[Turn]) -> dict[str, Any]:
     """The score of every model of the server, and the mean score of the clients' own where that is wanted."""
     method = assembly.experiment.method
     scores = {name: examine(model)._asdict() for name, model in method.models(server).items()}
-    whole = [one for _, one in sound if one.kept or not method.keeps]  # what a site keeps is not seen here
+    whole = [turn.outcome for turn in sound if turn.outcome.kept or not method.keeps]  # what a site keeps is not here
     own = [model for one in whole if (model := method.local_model(one.up, one.kept)) is not None]
     if assembly.experiment.train.test_clients and not own:
         own = [model for one in whole if (model := method.own_model(sent, one.up)) is not None]
@@ -163,7 +128,13 @@ def _mean(seen: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: np.mean([one[name] for one in seen], axis=0).tolist() for name in (seen[0] if seen else {})}
 
 
-def _audit(sound: Sequence[Turn]) -> dict[str, Any]:
-    """What a simulation knows beyond the clients; nothing if one of them is not simulated."""
-    known = [outcome.audit for _, outcome in sound if outcome.examples]
-    return _mean(known) if all(known) else {}
+def _seen_by(method: Method, busy: Sequence[Outcome]) -> dict[str, Any]:
+    """What the clients that had something to read tell of it; a simulation knows more than they (`audit`)."""
+    notes, audit = _mean([outcome.notes for outcome in busy]), [outcome.audit for outcome in busy]
+    return {
+        "terms": _mean([outcome.terms for outcome in busy]),
+        "notes": notes,
+        "audit": _mean(audit) if all(audit) else {},
+        "layers": by_layer(method, [outcome.up for outcome in busy]),
+        "alarms": alarms(notes),
+    }

@@ -32,6 +32,16 @@ class Record:
     path: Path | None
 
 
+def count_refused(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
+    """How often each client's update was set aside, by the reason."""
+    counts: dict[str, dict[str, int]] = {}
+    for row in rows:
+        for client, reason in row["refused"].items():
+            own, code = counts.setdefault(client, {}), reason.partition(":")[0]
+            own[code] = own.get(code, 0) + 1
+    return dict(sorted(counts.items(), key=lambda one: int(one[0])))
+
+
 def summarise(rows: Sequence[Row], model: Params, status: str) -> dict[str, Any]:
     """The scores of a run, and the hash of the model.
 
@@ -53,6 +63,8 @@ def scores(rows: Sequence[Row]) -> dict[str, Any]:
         "rounds": len(rows),
         "models": models,
         "alarms": sum(1 for row in rows if row.get("alarms")),
+        "refused": count_refused(rows),
+        "skipped": sum(1 for row in rows if row.get("skipped")),
         "bytes": {way: sum(row["bytes"][way] for row in rows) for way in ("down", "up")},
         "seconds": sum(row["seconds"] for row in rows),
     }
