@@ -41,9 +41,11 @@ METHODS: dict[str, Sequence[str]] = {
 
 # What it takes to give a method the budget of the others: 30 rows a step, and steps of the same size.
 SETTINGS: dict[str, Sequence[str]] = {
-    "fedsiam-d": ("client.batch=30", "server.batch=20", "method.share=0.5"),
+    "fedsiam-d": ("client.batch=30", "server.batch=20", "method.share=0.5", "method.divide=labelled"),
     "fedmatch": ("method.lambda_s=1", "method.patience=1000"),  # no decay: these rounds are short and plateaus many
     "fedmix": ("client.lr=0.001", "client.momentum=0.0"),  # its paper's: with the one of the others it collapses
+    "fedavg-fixmatch": ("method.threshold=0.8",),  # chosen on held-out training images, as is the rate of all
+    "fixmatch-global": ("method.threshold=0.8",),
     "semifl": ("client.clip=1", "server.clip=1"),  # its paper's: without, the first few labels throw it off
 }
 
