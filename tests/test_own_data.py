@@ -210,7 +210,10 @@ def test_decoded_images_are_kept_on_request_and_only_while_the_files_stay(
 @pytest.mark.parametrize(
     ("spoil", "problem"),
     [
-        (lambda root: (root / "test" / "dark").rename(root / "test" / "drak"), "test/drak is not one of the classes"),
+        (
+            lambda root: (root / "test" / "dark").rename(root / "test" / "drak"),
+            r"drak/000\.png has the label 'drak', which is not one of the classes: dark, light",
+        ),
         (lambda root: (root / "train").rename(root / "val"), "has no class folders: put the images of a class into"),
     ],
 )

@@ -23,7 +23,7 @@ ORDER: list[set[str]] = [
     {"experiment"},
     {"results"},
     {"engine"},
-    {"run", "conformance", "trained"},
+    {"run", "conformance", "doctor", "trained"},
     {"sweeps"},
     {"papers"},
     {"terminal"},

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from semifed import doctor
 from semifed.cli import cli
 from semifed.data.file_settings import KINDS, FileSettings
 from semifed.data.scenario import SCENARIOS, ScenarioSettings
@@ -126,11 +127,26 @@ def commands_page() -> str:
     return "\n".join(lines)
 
 
+def measured() -> str:
+    """For `semifed doctor`: labels alone, and the method that gained most, at each budget of the experiment."""
+    with (DOCS / "results" / "label-efficiency.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    lines = ["data,labels,total,alone,method,last,gain"]
+    for row in rows:
+        if row["method"] == "fedavg+":
+            place = [row[key] for key in ("data", "labels", "total")]
+            rivals = [one for one in rows if [one[key] for key in ("data", "labels", "total")] == place]
+            best = max((one for one in rivals if one is not row), key=lambda one: float(one["last"].split()[0]))
+            lines.append(",".join([*place, row["last"], best["method"], best["last"], best["gain"]]))
+    return "\n".join(lines) + "\n"
+
+
 def pages() -> dict[Path, str]:
     """Every generated page with its content."""
     reference = {"settings.md": settings_page(), "methods.md": methods_page(), "commands.md": commands_page()}
     cards = {DOCS / "methods" / f"{name}.md": card(name) for name in METHODS}
-    return {DOCS / "reference" / name: text for name, text in reference.items()} | cards
+    known = {Path(doctor.__file__).with_name("measured.csv"): measured()}
+    return {DOCS / "reference" / name: text for name, text in reference.items()} | cards | known
 
 
 def main() -> None:

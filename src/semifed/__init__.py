@@ -17,6 +17,7 @@ from semifed.data.file_settings import FileSettings
 from semifed.data.scenario import ScenarioSettings
 from semifed.data.sources import Dataset
 from semifed.data.views import ViewSettings
+from semifed.doctor import examine
 from semifed.errors import SemifedError
 from semifed.experiment import EngineSettings, Experiment, TrainSettings
 from semifed.methods import METHODS
@@ -51,6 +52,7 @@ __all__ = [
     "choose",
     "collect",
     "compare",
+    "examine",
     "export",
     "predict",
     "run",

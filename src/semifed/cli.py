@@ -12,6 +12,7 @@ import click
 from semifed import __version__
 from semifed.commands.check import check
 from semifed.commands.compare import compare
+from semifed.commands.doctor import doctor
 from semifed.commands.listing import listing
 from semifed.commands.new import new
 from semifed.commands.reproduce import reproduce
@@ -42,6 +43,7 @@ COMMANDS = (
     sweep,
     compare,
     reproduce,
+    doctor,
     listing,
     split,
     check,

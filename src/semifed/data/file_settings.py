@@ -3,7 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import ClassVar, Literal
 
 from semifed.errors import SettingError
@@ -68,3 +68,13 @@ def short_name(data: str) -> str:
     kind = kind_of(data)
     stem = PurePath(data.partition(":")[2].strip()).stem if kind else data
     return re.sub(r"[^\w.+-]", "-", stem) or kind
+
+
+def guess(place: str, data_dir: Path | None = None) -> str:
+    """``folder:PATH`` and the like for a bare path that is there; what is said in full, and names, stay."""
+    path = next((one for one in (Path(place), (data_dir or Path()) / place) if one.exists()), None)
+    if kind_of(place) or path is None:
+        return place
+    if path.is_file() and path.suffix in (".npz", ".parquet"):
+        return f"{path.suffix[1:]}:{place}"
+    return f"folder:{place}"

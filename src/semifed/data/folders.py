@@ -74,7 +74,8 @@ def survey(root: Path, settings: FileSettings) -> Listing:
         listing = _listed(root if root.is_file() else root / LIST, settings)
     else:
         listing = _walked(root, settings)
-    found = natural({entry.label for entry in listing.entries if entry.label is not None} | set(listing.classes))
+    trained = {entry.label for entry in listing.entries if entry.label is not None and entry.part == "train"}
+    found = natural(trained | set(listing.classes))
     listing.classes = settings.classes or found
     _check_classes(listing, found)
     return listing
@@ -93,7 +94,7 @@ def _check_classes(listing: Listing, found: tuple[str, ...]) -> None:
     known = set(listing.classes)
     for entry in listing.entries:
         if entry.label is not None and entry.label not in known:
-            what = f"has the label {entry.label!r}, which is not one of files.classes"
+            what = f"has the label {entry.label!r}, which is not one of the classes: {', '.join(listing.classes)[:200]}"
             listing.note("unknown label", entry.name, what)
     plain: dict[str, str] = {}
     for name in found:
@@ -125,9 +126,6 @@ def _walked(root: Path, settings: FileSettings) -> Listing:
     if (root / "test").is_dir():
         for folder in _folders(root / "test"):
             _add(listing, folder, folder.name, "test")
-            if folder.name not in (*listing.classes, *settings.classes):
-                where = _name(root, folder)
-                listing.note("unknown label", where, f"is not one of the classes in {base.name}/")
         _note_loose(listing, root / "test")
     for name in RESERVED[2:]:
         if (root / name).is_dir():

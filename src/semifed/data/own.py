@@ -12,7 +12,7 @@ from semifed.data import pictures, sources
 from semifed.data.arrays import read_npz
 from semifed.data.decoded import keep, recall
 from semifed.data.download import cache_folder
-from semifed.data.file_settings import FileSettings, kind_of
+from semifed.data.file_settings import FileSettings, kind_of, short_name
 from semifed.data.folders import Listing, survey
 from semifed.data.hub import read_hub
 from semifed.data.raw import Raw, number_names
@@ -29,23 +29,27 @@ def load(
     data: str, data_dir: Path | None = None, files: FileSettings | None = None, *, skip_corrupt: bool = False
 ) -> Dataset:
     """The data of an experiment: a known data set by name, or the user's own as ``kind:place``."""
-    kind = kind_of(data)
-    if not kind:
+    if not kind_of(data):
         return sources.load(data, data_dir, skip_corrupt=skip_corrupt)
-    settings, name = files or FileSettings(), data.partition(":")[2].strip()
+    settings = files or FileSettings()
+    return as_dataset(short_name(data), read(data, data_dir, settings, skip_corrupt=skip_corrupt), settings)
+
+
+def read(data: str, data_dir: Path | None, settings: FileSettings, *, skip_corrupt: bool = False) -> Raw:
+    """What ``kind:place`` holds, as it was found."""
+    kind, name = kind_of(data), data.partition(":")[2].strip()
     place = find(name, data_dir)
     match kind:
         case "folder":
-            raw = read_folder(survey(place, settings), settings, skip_corrupt)
+            return read_folder(survey(place, settings), settings, skip_corrupt)
         case "npz":
-            raw = read_npz(place, settings)
+            return read_npz(place, settings)
         case "parquet":
-            raw = read_parquet_tables(place, settings, skip_corrupt)
+            return read_parquet_tables(place, settings, skip_corrupt)
         case "csv":
-            raw = read_csv_table(place, settings, skip_corrupt)
+            return read_csv_table(place, settings, skip_corrupt)
         case _:
-            raw = read_hub(str(place) if place.is_dir() else name, settings, skip_corrupt)
-    return as_dataset(place.stem or name, raw, settings)
+            return read_hub(str(place) if place.is_dir() else name, settings, skip_corrupt)
 
 
 def find(name: str, data_dir: Path | None) -> Path:
