@@ -12,18 +12,19 @@ import semifed
 
 ROOT = Path(semifed.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-ENTRANCES = ("semifed", "semifed.cli", "semifed.__main__")
+ENTRANCES = ("semifed", "semifed.cli", "semifed.__main__", "semifed.federation.relay")
 
 ORDER: list[set[str]] = [
     {"errors", "keys", "writing", "batch", "params"},
     {"settings", "payload", "skeletons"},
-    {"training", "trust"},
+    {"training", "trust", "federation_settings"},
     {"data", "nets"},
     {"methods"},
     {"experiment"},
     {"results"},
     {"engine"},
     {"run", "conformance", "doctor", "trained"},
+    {"federation"},
     {"sweeps"},
     {"papers"},
     {"terminal"},

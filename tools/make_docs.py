@@ -15,6 +15,7 @@ from semifed.data.scenario import SCENARIOS, ScenarioSettings
 from semifed.data.sources import SOURCES
 from semifed.data.views import ViewSettings
 from semifed.experiment import EngineSettings, TrainSettings
+from semifed.federation_settings import FederationSettings
 from semifed.methods import METHODS
 from semifed.nets.zoo import NETS, NetSettings
 from semifed.training import ClientTraining, ServerTraining
@@ -45,6 +46,7 @@ def settings_page() -> str:
         ServerTraining,
         GateSettings,
         EngineSettings,
+        FederationSettings,
     )
     lines = [
         NOTE,

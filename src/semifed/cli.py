@@ -13,6 +13,7 @@ from semifed import __version__
 from semifed.commands.check import check
 from semifed.commands.compare import compare
 from semifed.commands.doctor import doctor
+from semifed.commands.federation import join, keys, serve, status
 from semifed.commands.listing import listing
 from semifed.commands.new import new
 from semifed.commands.reproduce import reproduce
@@ -51,6 +52,10 @@ COMMANDS = (
     predict_command,
     next_command,
     export_command,
+    keys,
+    serve,
+    join,
+    status,
 )
 
 for command in COMMANDS:

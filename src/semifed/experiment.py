@@ -4,7 +4,7 @@ seed = 0
 data = "mnist"                # or your own: "folder:PATH", see the table [files]
 method = "fedavg+"            # or a table [method] with name and options
 net = "mnist-cnn"
-[files] [scenario] [views] [train] [client] [server] [gate] [engine]    # or engine = "ray"
+[files] [scenario] [views] [train] [client] [server] [gate] [engine] [federation]    # or engine = "ray"
 """
 
 import dataclasses
@@ -25,6 +25,7 @@ from semifed.data.scenario import ScenarioSettings
 from semifed.data.sources import SOURCES, Dataset
 from semifed.data.views import ViewSettings
 from semifed.errors import SettingError
+from semifed.federation_settings import FederationSettings
 from semifed.methods import METHODS
 from semifed.methods.base import Method
 from semifed.methods.fedavg import FedAvg
@@ -106,6 +107,7 @@ class Experiment:
     server: ServerTraining = field(default_factory=ServerTraining)
     gate: GateSettings = field(default_factory=GateSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    federation: FederationSettings = field(default_factory=FederationSettings)
 
     def __post_init__(self) -> None:
         for one in dataclasses.fields(self):

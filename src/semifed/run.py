@@ -21,6 +21,7 @@ from semifed.engine.rounds import Progress, begin, run_rounds
 from semifed.engine.workers import open_clients
 from semifed.errors import RunError, SemifedError, SettingError
 from semifed.experiment import Experiment
+from semifed.federation_settings import WAITING
 from semifed.params import flatten
 from semifed.results.folder import RunFolder, check_free, difference, is_begun
 from semifed.results.holdings import count
@@ -45,7 +46,7 @@ class _Way(NamedTuple):
     watch: Watch | None
 
 
-_MAY_CHANGE = ("engine.name:", "engine.address:", "engine.workers:", "engine.start:")
+_MAY_CHANGE = ("engine.name:", "engine.address:", "engine.workers:", "engine.start:", *WAITING)
 """What may differ on resume without a word, because the numbers stay the same to the last bit."""
 
 _MUST_STAY = ("data:", "files.", "scenario.")

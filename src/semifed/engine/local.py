@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -84,6 +84,15 @@ class Clients(Protocol):
 
     def close(self) -> None:
         """Let go of processes and connections."""
+        ...
+
+
+@runtime_checkable
+class TestsAtSites(Protocol):
+    """Clients that can test models on images of their own."""
+
+    def test(self, round: int, models: Mapping[str, Params]) -> dict[str, Any]:
+        """The mean score of each model over the images of all that have some; empty if nobody has."""
         ...
 
 

@@ -12,7 +12,7 @@ from semifed.engine.assemble import Assembly
 from semifed.engine.gate import Gate, Turn
 from semifed.engine.health import alarms
 from semifed.engine.layers import by_layer
-from semifed.engine.local import Clients, Outcome, Task
+from semifed.engine.local import Clients, Outcome, Task, TestsAtSites
 from semifed.engine.merge import Circle, merge
 from semifed.methods.base import Method, Visit
 from semifed.params import Parts, place
@@ -83,6 +83,8 @@ def run_rounds(
             "skipped": skipped,
             "seconds": time.perf_counter() - started,
         }
+        if tested and isinstance(clients, TestsAtSites):
+            row["sites"] = clients.test(round, method.models(server))
         if done(strict(row), progress):
             break
     return progress

@@ -1,0 +1,227 @@
+"""The site's side of a federation: it answers the server's letters with what it trains on its own data.
+
+It runs no code but its own: the experiment arrives as settings, and is refused unless the method is one of this
+package, or one that the site itself has named, and has the same hash as the server's.
+"""
+
+import dataclasses
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from semifed import keys
+from semifed.engine import site_data, wire
+from semifed.engine.assemble import Assembly, assemble
+from semifed.engine.local import Task
+from semifed.engine.site_state import StateFolder
+from semifed.engine.wire import Letter, LetterError
+from semifed.errors import RunError, SemifedError, SettingError
+from semifed.experiment import EngineSettings, Experiment
+from semifed.methods import METHODS
+from semifed.payload import pack, unpack
+from semifed.results.evaluate import Examiner
+from semifed.results.files import write_json
+from semifed.results.record import strict
+
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class SiteOptions(NamedTuple):
+    """What a site decides for itself."""
+
+    name: str
+    data: str  # a source of its own, or part:DATA:K/N
+    folder: Path  # where its state lies
+    data_dir: Path | None = None
+    own_method: str = ""  # module:Class, where the method does not come with the package
+    device: str = "cpu"
+    threads: int = 1
+
+
+class Membership(NamedTuple):
+    """A run that the site takes part in."""
+
+    run: str
+    client: int
+    assembly: Assembly
+    states: StateFolder
+    limit: int
+
+
+class Site:
+    """Answers one letter after the other; training is warm, since it is the same process from round to round."""
+
+    def __init__(self, options: SiteOptions, agree: Callable[[str], bool]) -> None:
+        self._options, self._agree = options, agree
+        self._member: Membership | None = None
+        self.ended = ""  # the run that the server has said is over
+
+    def answer(self, letter: Letter) -> Letter:
+        """The answer to a letter; what goes wrong becomes an answer too, and nothing that is old is ever sent."""
+        answers = {"invite": self._join, "train": self._train, "test": self._test, "end": self._end}
+        kind = letter.head["kind"]
+        if kind not in answers:
+            return Letter({"kind": "failed", "reason": f"unknown kind of message {kind[:40]!r}"})
+        try:
+            return answers[kind](letter)
+        except SemifedError as error:
+            return Letter({"kind": "refused" if kind == "invite" else "failed", "reason": str(error)})
+        except (MemoryError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+            reason = next(iter(str(error).splitlines()), "")
+            return Letter({"kind": "failed", "reason": f"{type(error).__name__}: {reason}"[:500]})
+
+    def _join(self, letter: Letter) -> Letter:
+        head = letter.head
+        run = str(head.get("run", ""))
+        if self._member is None or self._member.run != run:
+            self._member = self._enter(run, head)
+        own = self._member.assembly.scenario.clients[self._member.client]
+        return Letter(
+            {
+                "kind": "joined",
+                "run": run,
+                **wire.identity(self._member.assembly.experiment.method),
+                "labelled": len(own.labelled),
+                "unlabelled": len(own.unlabelled),
+            }
+        )
+
+    def _enter(self, run: str, head: dict[str, Any]) -> Membership:
+        """Look whether this site can take part and ask whether it may."""
+        if not _RUN_ID.fullmatch(run):
+            raise LetterError("the invitation has no run number")
+        experiment = self._experiment(head)
+        place = _place(head)
+        dataset, scenario = site_data.load(self._options.data, experiment, place, self._options.data_dir)
+        assembly = assemble(experiment, dataset, scenario)
+        states = StateFolder(self._options.folder / run)
+        self._ask(assembly, place, states.folder / "agreed.json")
+        return Membership(run, place.client, assembly, states, experiment.federation.limit * 10**6)
+
+    def _experiment(self, head: dict[str, Any]) -> Experiment:
+        """The server's experiment with this site's own device, once it is clear that both have the same method."""
+        name, own = str(head.get("method", "")), self._options.own_method
+        if name not in METHODS and name != own:
+            raise SettingError(
+                f"the server trains with {name[:60]!r}, which does not come with semifed; if you know it, "
+                f"install it here and join with --method {name[:60]}"
+            )
+        try:
+            tables = tomllib.loads(str(head.get("experiment", "")))
+        except ValueError:
+            raise LetterError("the experiment of the invitation is not TOML") from None
+        experiment = Experiment.of(tables)
+        if mismatch := wire.difference(head, wire.identity(experiment.method)):
+            raise SettingError(f"{mismatch}; install the same on both sides")
+        form = experiment.engine
+        engine = EngineSettings(
+            mode="auto" if form.mode == "fastest" else form.mode,
+            layout=form.layout,
+            device=self._options.device,
+            threads=self._options.threads,
+        )
+        return dataclasses.replace(experiment, engine=engine)
+
+    def _ask(self, assembly: Assembly, place: site_data.Place, noted: Path) -> None:
+        """Show what will happen and go on if someone says so; a yes holds for as long as nothing changes."""
+        text = what_happens(assembly, place, self._options)
+        agreed = {"site": self._options.name, "text": text}
+        try:
+            if json.loads(noted.read_bytes()) == agreed:
+                return
+        except (OSError, ValueError):
+            pass
+        if not self._agree(text):
+            raise SettingError(f"the site {self._options.name} does not want to take part")
+        write_json(noted, agreed)
+
+    def _end(self, letter: Letter) -> Letter:
+        """The run is over; so is this site's part in it."""
+        self.ended = self._current(letter).run
+        return Letter({"kind": "ended", "run": self.ended})
+
+    def _current(self, letter: Letter) -> Membership:
+        if self._member is None or letter.head.get("run") != self._member.run:
+            raise LetterError("this site has not joined that run; invite it")
+        return self._member
+
+    def _train(self, letter: Letter) -> Letter:
+        member, round = self._current(letter), letter.head.get("round")
+        if type(round) is not int or not 0 <= round < member.assembly.experiment.train.rounds:
+            raise LetterError("the letter is of no round of this run")
+        workshop, method = member.assembly.workshop, member.assembly.experiment.method
+        down = unpack(letter.body, member.limit)
+        state = member.states.before(round)
+        kept = state.kept
+        if kept is None:
+            key = keys.key(member.assembly.experiment.seed, "enroll", member.client)
+            kept = method.enroll(member.assembly.net, down, key)
+        with _threads(self._options.threads):
+            outcome = workshop.train(round, [Task(member.client, down, kept, state.visits + 1)])[0]
+        body = pack(outcome.up)
+        if len(body) > member.limit:
+            raise RunError(f"the update has {len(body):,} bytes, over the limit of {member.limit:,}")
+        member.states.save(round, outcome.kept, state.visits + 1)
+        seen = {"examples": outcome.examples, "terms": outcome.terms, "notes": outcome.notes}
+        return Letter({"kind": "trained", "run": member.run, "round": round, **strict(seen)}, body)
+
+    def _test(self, letter: Letter) -> Letter:
+        """The score of models on this site's own test images: two sums and a count leave, nothing else."""
+        member = self._current(letter)
+        images, labels = member.assembly.test_set()
+        if not len(labels):
+            return Letter({"kind": "tested", "run": member.run, "count": 0, "scores": {}})
+        workshop = member.assembly.workshop
+        examine = Examiner(workshop.net, images, labels, workshop.views["clean"], workshop.form.channels_last)
+        models = unpack(letter.body, member.limit)
+        scores = {name: examine(model)._asdict() for name, model in models.items()}
+        return Letter({"kind": "tested", "run": member.run, "count": len(labels), "scores": strict(scores)})
+
+
+def _place(head: dict[str, Any]) -> site_data.Place:
+    client, clients, task = head.get("client"), head.get("clients"), head.get("task")
+    sound = type(client) is int and type(clients) is int and 0 <= client < clients <= 1_000_000
+    if not sound or not isinstance(task, dict) or not {"classes", "shape", "mean", "std", "flips"} <= set(task):
+        raise LetterError("the invitation does not say which client this site is, and of what task")
+    assert isinstance(client, int)  # noqa: S101 - which mypy does not see from above
+    assert isinstance(clients, int)  # noqa: S101
+    return site_data.Place(client, clients, task)
+
+
+def what_happens(assembly: Assembly, place: site_data.Place, options: SiteOptions) -> str:
+    """What a person at the site should know before it takes part."""
+    experiment, method = assembly.experiment, assembly.experiment.method
+    own, kept = assembly.scenario.clients[place.client], ", ".join(method.keeps)
+    keeps = f"its images, its labels, {kept}" if kept else "its images and its labels"
+    lines = [
+        f"site {options.name}, client {place.client} of {place.clients}",
+        f"trains   {wire.identity(method)['method']} for up to {experiment.train.rounds} rounds on "
+        f"{len(own.labelled)} labelled and {len(own.unlabelled)} unlabelled images of {options.data}",
+        f"         {method.title}",
+        f"receives {', '.join(method.down)}",
+        f"sends    {', '.join(method.up)} ({assembly.net.size:,} parameters a net), how many images it has, "
+        "and the means of its losses",
+        f"         {method.leaves}",
+        f"keeps    {keeps}; in {options.folder}",
+    ]
+    if len(assembly.scenario.test):
+        lines.append(f"tests    models on {len(assembly.scenario.test)} images of its own; accuracy and loss are sent")
+    return "\n".join(lines)
+
+
+class _threads:  # noqa: N801 - used as a function
+    """As many torch threads as the site gives, while it trains."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._before = count, torch.get_num_threads()
+
+    def __enter__(self) -> None:
+        torch.set_num_threads(self._count)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_num_threads(self._before)

@@ -1,0 +1,202 @@
+"""The server's only open door: TLS, and of Flower's interface the calls that a site needs, no others.
+
+Flower's SuperLink has its control interface on the same port, and whoever reaches it can have code run. So it
+listens on this machine alone, and this door stands before it. It also bounds what one site can send.
+"""
+
+import base64
+import json
+import secrets
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from semifed.errors import RunError
+
+CALLS = frozenset(
+    f"/v1/fleet/{name}"
+    for name in (
+        "activate-node",
+        "deactivate-node",
+        "send-node-heartbeat",
+        "pull-messages",
+        "push-messages",
+        "push-object",
+        "pull-object",
+        "confirm-message-received",
+    )
+)
+STATUS = "/v1/semifed/status"
+LARGEST_BODY = 8 * 2**20
+"""Of one request: Flower sends in pieces of 5 MB."""
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+
+
+class Door:
+    """What comes through the front, and what does not."""
+
+    def __init__(
+        self, link: str, verify: ssl.SSLContext, limit: int, keys: Mapping[str, bytes], status: Callable[[], Any]
+    ) -> None:
+        self._link, self._verify, self._limit, self._keys, self._status = link, verify, limit, keys, status
+        self._client: Any = None
+        self._challenges: dict[str, float] = {}
+        self._sent: dict[int, int] = {}  # bytes of objects by node, since it was last asked
+        self.over: dict[int, int] = {}  # nodes that sent more than they may
+
+    def asked(self, node: int) -> None:
+        """A node has been asked anew and may send again."""
+        self._sent.pop(node, None)
+        self.over.pop(node, None)
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        path = scope["path"]
+        if path == STATUS:
+            await self._tell(scope, send)
+        elif path not in CALLS or scope["method"] != "POST":
+            await _answer(send, 404, b"not found")
+        else:
+            body = await _body(scope, receive)
+            if body is None:
+                await _answer(send, 413, b"too large")
+            elif path.endswith("/push-object") and not self._may_send(body):
+                await _answer(send, 413, b"the message is over the limit")
+            else:
+                await self._forward(scope, body, send)
+
+    def _may_send(self, body: bytes) -> bool:
+        """Whether a node is still within its limit, with some room for names and heads."""
+        from flwr.proto.message_pb2 import PushObjectRequest  # noqa: PLC0415
+
+        try:
+            node = PushObjectRequest.FromString(body).node.node_id
+        except Exception:  # protobuf has an error of its own for bytes that are none
+            return True  # Flower refuses it with its own words
+        if self._sent.get(node, 0) + len(body) > self._limit + 2**20:
+            self.over[node] = self._limit
+        return node not in self.over
+
+    def _count(self, body: bytes) -> None:
+        from flwr.proto.message_pb2 import PushObjectRequest  # noqa: PLC0415
+
+        node = PushObjectRequest.FromString(body).node.node_id
+        self._sent[node] = self._sent.get(node, 0) + len(body)
+
+    async def _forward(self, scope: dict[str, Any], body: bytes, send: Send) -> None:
+        import httpx  # noqa: PLC0415
+
+        if self._client is None:
+            self._client = httpx.AsyncClient(verify=self._verify, timeout=60, trust_env=False)
+        kept = [(name, value) for name, value in scope["headers"] if name.startswith(b"flwr-") or name in _PASSED]
+        try:
+            response = await self._client.post(f"{self._link}{scope['path']}", content=body, headers=kept)
+        except httpx.HTTPError:
+            await _answer(send, 503, b"the link is being restarted")
+            return
+        if scope["path"].endswith("/push-object") and response.status_code == 200:
+            self._count(body)
+        await _answer(send, response.status_code, response.content, response.headers.get("content-type", ""))
+
+    async def _tell(self, scope: dict[str, Any], send: Send) -> None:
+        """How the run goes, for whoever holds a key of this federation: a challenge first, then its signature."""
+        headers = dict(scope["headers"])
+        challenge = headers.get(b"semifed-challenge", b"").decode("latin-1")
+        now = time.monotonic()
+        self._challenges = {one: end for one, end in self._challenges.items() if end > now}
+        if not challenge and len(self._challenges) < 1000:
+            fresh = secrets.token_hex(16)
+            self._challenges[fresh] = now + 60
+            await _answer(send, 401, json.dumps({"challenge": fresh}).encode(), "application/json")
+            return
+        known = self._challenges.pop(challenge, 0) > now
+        if not known or not self._signed(headers, challenge):
+            await _answer(send, 403, b"no key of this federation")
+            return
+        await _answer(send, 200, json.dumps(self._status()).encode(), "application/json")
+
+    def _signed(self, headers: Mapping[bytes, bytes], challenge: str) -> bool:
+        from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
+        from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+        pem = self._keys.get(headers.get(b"semifed-site", b"").decode("latin-1"))
+        try:
+            signature = base64.b64decode(headers.get(b"semifed-signature", b""), validate=True)
+            key = serialization.load_pem_public_key(pem or b"")
+            assert isinstance(key, ec.EllipticCurvePublicKey)  # noqa: S101 - all of `semifed keys` are
+            key.verify(signature, f"semifed status {challenge}".encode(), ec.ECDSA(hashes.SHA256()))
+        except (ValueError, InvalidSignature, AssertionError):
+            return False
+        return True
+
+
+_PASSED = (b"content-type", b"accept")
+
+
+async def _body(scope: dict[str, Any], receive: Receive) -> bytes | None:
+    """The body of a request; None if it is too large, which is seen before it is read where its length is given."""
+    length = dict(scope["headers"]).get(b"content-length", b"0")
+    if not length.isdigit() or int(length) > LARGEST_BODY:
+        return None
+    body = bytearray()
+    while True:
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            return None
+        body += event.get("body", b"")
+        if len(body) > LARGEST_BODY:
+            return None
+        if not event.get("more_body"):
+            return bytes(body)
+
+
+async def _answer(send: Send, status: int, body: bytes, kind: str = "text/plain") -> None:
+    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Front:
+    """The door, served by a thread of this process."""
+
+    def __init__(self, door: Door, host: str, port: int, keys: Path | None) -> None:
+        import uvicorn  # noqa: PLC0415
+
+        secure = {"ssl_certfile": str(keys / "server.crt"), "ssl_keyfile": str(keys / "server.key")} if keys else {}
+        config = uvicorn.Config(
+            door,
+            host=host,
+            port=port,
+            log_level="error",
+            lifespan="off",
+            ws="none",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=30,
+            **secure,  # type: ignore[arg-type]
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._serve, name="front", daemon=True)
+        self._thread.start()
+        while not self._server.started and self._thread.is_alive():
+            time.sleep(0.05)
+        if not self._server.started:
+            raise RunError(f"--address {host}:{port}: cannot be opened; it may be in use, or not of this machine")
+
+    def _serve(self) -> None:
+        with suppress(SystemExit):  # uvicorn ends so if the port is taken
+            self._server.run()
+
+    def close(self) -> None:
+        """Shut the door."""
+        self._server.should_exit = True
+        self._thread.join(10)

@@ -1,0 +1,77 @@
+"""`semifed join`: one site, which stays until the run is over and comes back by itself when the server was away."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from semifed.engine.flower_client import Site, SiteOptions
+from semifed.errors import RunError
+from semifed.federation import keys
+from semifed.federation.node import BUSY_KEY, Node, check_address, explain, is_refusal
+from semifed.federation.serving import check_insecure, need_flower
+
+
+def join(
+    server: str,
+    options: SiteOptions,
+    *,
+    keys_folder: Path,
+    agree: Callable[[str], bool],
+    insecure: bool = False,
+    patience: float = 3600.0,
+    limit: int = 2**31,
+    say: Callable[[str], None] = lambda _: None,
+) -> str:
+    """Take part in the server's run until it is over; the number of the run.
+
+    `agree` is shown what will be trained, sent and kept, and says whether to go on. Without any contact to the
+    server for `patience` seconds the site gives up.
+    """
+    need_flower()
+    check_address(server)
+    keys.check_name(options.name)
+    check_insecure(server.rpartition(":")[0].strip("[]"), insecure)
+    keys.load_key(keys_folder / "site.key")
+    site, waiting = Site(options, agree), _Waiting(server, patience, say)
+    while not site.ended:
+        node = Node(server, keys_folder, insecure, limit)
+        try:
+            node.connect()
+            waiting.reached(options.name)
+            node.serve(site.answer, lambda: bool(site.ended))
+        except (OSError, RuntimeError, ValueError) as error:
+            waiting.failed(error)
+        except Exception as error:
+            if not type(error).__module__.startswith("httpx"):
+                raise
+            waiting.failed(error)
+        finally:
+            node.close()
+    return site.ended
+
+
+class _Waiting:
+    """How long a site has been without the server, and what it says about it."""
+
+    def __init__(self, server: str, patience: float, say: Callable[[str], None]) -> None:
+        self._server, self._patience, self._say = server, patience, say
+        self._last, self._refused_since, self._told = time.monotonic(), 0.0, ""
+
+    def reached(self, name: str) -> None:
+        """The server knows this site."""
+        self._say(f"{name} is connected to {self._server}")
+        self._last, self._refused_since, self._told = time.monotonic(), 0.0, ""
+
+    def failed(self, error: Exception) -> None:
+        """Wait a moment and go on, or say why not."""
+        text, again = explain(error, self._server)
+        now = time.monotonic()
+        if is_refusal(error):
+            self._refused_since = self._refused_since or now
+            again = again and now - self._refused_since < BUSY_KEY
+        if not again or now - self._last > self._patience:
+            raise RunError(text) from None
+        if text != self._told:
+            self._say(f"{text}; trying again")
+            self._told = text
+        time.sleep(2.0)

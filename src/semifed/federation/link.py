@@ -1,0 +1,250 @@
+"""Flower's SuperLink as a child of this process, and letters through it.
+
+If it dies it is started anew, the sites' keys are registered again, and whoever waits hears that the link was lost.
+"""
+
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from semifed.engine.flower_server import LinkLostError
+from semifed.engine.local import Absent
+from semifed.engine.wire import Letter, LetterError, read_head, write_head
+from semifed.errors import RunError
+from semifed.federation import frames, keys
+from semifed.federation.front import Door
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""Nothing is looked up, reported or installed from elsewhere."""
+
+START_TIME = 180.0
+"""Seconds that Flower has to start, on a busy machine too."""
+
+_APP = """[project]
+name = "semifed-relay"
+version = "1.0.0"
+license = "Apache-2.0"
+[tool.flwr.app]
+publisher = "semifed"
+[tool.flwr.app.components]
+serverapp = "semifed.federation.relay:app"
+clientapp = "semifed.federation.relay:app"
+"""
+
+# The link ends with the process that started it, also if that one is killed.
+_CHILD = """
+import os, sys, threading, time
+parent = os.getppid()
+def watch():
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+threading.Thread(target=watch, daemon=True).start()
+from flwr.superlink.cli import flower_superlink
+sys.exit(flower_superlink())
+"""
+
+
+class FlowerLink:
+    """Letters to sites, by way of Flower."""
+
+    def __init__(self, sites: Mapping[str, bytes], log: Path) -> None:
+        self._sites, self._log = sites, log
+        self._folder = Path(tempfile.mkdtemp(prefix="semifed-"))  # only its owner may look into it
+        self._port = _free_port()
+        keys.make_keys(self._folder / "keys", ["127.0.0.1"], [], days=3650)
+        self.address, self.verify = (
+            f"https://127.0.0.1:{self._port}",
+            ssl.create_default_context(cafile=str(self._folder / "keys" / "ca.crt")),
+        )
+        self.door: Door | None = None
+        self._after: list[Callable[[], None]] = []
+        self._nodes: dict[str, int] = {}
+        self._who: dict[str, str] = {}  # sites by receipt
+        self._relay: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def online(self) -> list[str]:
+        """The sites that are connected."""
+        answer, _ = self._ask({"do": "nodes"})
+        there = set(answer["nodes"])
+        return [site for site, node in self._nodes.items() if node in there]
+
+    def send(self, letters: Mapping[str, Letter], seconds: float) -> dict[str, str]:
+        """Send letters; what several have in common is passed on once."""
+        if not letters:
+            return {}
+        blobs: dict[int, bytes] = {}
+        rows = []
+        for site, letter in letters.items():
+            blobs.setdefault(id(letter.body), letter.body)
+            if self.door:
+                self.door.asked(self._nodes[site])
+            rows.append([self._nodes[site], write_head(letter.head), list(blobs).index(id(letter.body))])
+        answer, _ = self._ask({"do": "send", "letters": rows, "seconds": seconds}, list(blobs.values()))
+        pairs = zip(letters, answer["receipts"], strict=True)
+        taken = {site: receipt for site, receipt in pairs if receipt}
+        self._who |= {receipt: site for site, receipt in taken.items()}
+        return taken
+
+    def collect(self, receipts: Collection[str]) -> dict[str, Letter | Absent]:
+        """What has come back."""
+        if not receipts:
+            return {}
+        answer, blobs = self._ask({"do": "collect", "receipts": sorted(receipts)})
+        replies = {receipt: _read(found, blobs) for receipt, found in answer["found"].items()}
+        over = self.door.over if self.door else {}
+        for receipt in receipts:
+            if (limit := over.get(self._nodes[self._who[receipt]])) is not None:
+                replies[receipt] = Absent(f"its message is over the limit of {limit:,} bytes", refused=True)
+        for receipt in replies:
+            del self._who[receipt]
+        return replies
+
+    def on_close(self, also: Callable[[], None]) -> None:
+        """Something else to end with the link."""
+        self._after.append(also)
+
+    def close(self) -> None:
+        """End the link."""
+        for also in self._after:
+            also()
+        self._stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _ask(self, head: dict[str, Any], blobs: list[bytes] | None = None) -> tuple[dict[str, Any], list[bytes]]:
+        try:
+            if self._relay is None:
+                raise ConnectionError
+            frames.send(self._relay, head, blobs or [])
+            frame = frames.receive(self._relay)
+            if frame is None:
+                raise ConnectionError
+        except OSError:
+            self._stop()
+            self._start()
+            raise LinkLostError from None
+        if "error" in frame[0]:
+            raise_if_running = self._process is not None and self._process.poll() is None
+            if raise_if_running and "HTTPStatusError" in frame[0]["error"]:
+                raise RunError(f"Flower refuses a message: {frame[0]['error'][:200]}")
+            self._stop()
+            self._start()
+            raise LinkLostError
+        return frame
+
+    def _start(self) -> None:
+        path = self._folder / "relay"
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waiting:
+            waiting.bind(str(path))
+            waiting.listen(1)
+            waiting.settimeout(0.5)
+            self._launch(path)
+            self._register()
+            end = time.monotonic() + START_TIME
+            while self._relay is None:
+                if time.monotonic() > end or self._process is None or self._process.poll() is not None:
+                    raise RunError(f"Flower's link does not start; {self._log} says why")
+                with suppress(TimeoutError):
+                    self._relay = waiting.accept()[0]
+        self._relay.settimeout(None)
+
+    def _launch(self, relay: Path) -> None:
+        own = self._folder / "keys" / "server"
+        bin_folder = str(Path(sys.executable).parent)
+        environment = {
+            **os.environ,
+            **QUIET,
+            "FLWR_HOME": str(self._folder / "flwr"),
+            "SEMIFED_RELAY": str(relay),
+            "PATH": f"{bin_folder}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+        command = [
+            *(sys.executable, "-c", _CHILD),
+            *("--host", "127.0.0.1", "--port", str(self._port), "--enable-supernode-auth"),
+            *("--ssl-ca-certfile", str(own / "ca.crt")),
+            *("--ssl-certfile", str(own / "server.crt"), "--ssl-keyfile", str(own / "server.key")),
+            "--disable-runtime-dependency-installation",
+        ]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+            )
+
+    def _register(self) -> None:
+        """Tell Flower whose keys are welcome, and start the relay."""
+        from flwr.cli.build import build_fab_from_files  # noqa: PLC0415
+        from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest  # noqa: PLC0415
+        from flwr.proto.fab_pb2 import Fab  # noqa: PLC0415
+        from flwr.supercore.control import ControlHttpClient  # noqa: PLC0415
+        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor  # noqa: PLC0415
+
+        self._wait_until_open()
+        certificate = (self._folder / "keys" / "ca.crt").read_bytes()
+        with ControlHttpClient.from_server_address(
+            f"127.0.0.1:{self._port}", False, certificate, [RuntimeVersionHttpInterceptor(component_name="flwr-cli")]
+        ) as control:
+            for site, key in self._sites.items():
+                self._nodes[site] = control.RegisterNode(RegisterNodeRequest(public_key=key, name=site)).node_id
+            content = build_fab_from_files({"pyproject.toml": _APP.encode()})[0]
+            control.StartRun(StartRunRequest(fab=Fab(content=content)))
+
+    def _wait_until_open(self) -> None:
+        end = time.monotonic() + START_TIME
+        while True:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
+                return
+            if time.monotonic() > end or self._process is None or self._process.poll() is not None:
+                raise RunError(f"Flower's link does not start; {self._log} says why")
+            time.sleep(0.2)
+
+    def _stop(self) -> None:
+        if self._relay:
+            self._relay.close()
+            self._relay = None
+        if self._process:
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+
+def _read(found: Mapping[str, Any], blobs: list[bytes]) -> Letter | Absent:
+    """What came back for one receipt."""
+    if "lost" in found:
+        return Absent(f"lost on the way: {found['lost'][:200]}")
+    if "garbled" in found:
+        return Absent(f"the answer cannot be read: {found['garbled'][:200]}", refused=True)
+    try:
+        return Letter(read_head(found["text"]), blobs[found["blob"]])
+    except LetterError as error:
+        return Absent(str(error), refused=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
