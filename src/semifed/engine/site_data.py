@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from semifed import keys
-from semifed.data import sources
+from semifed.data import own as own_data
 from semifed.data.partitions import Indices
 from semifed.data.scenario import Holding, Scenario
 from semifed.data.sources import Dataset
@@ -52,7 +52,8 @@ def task_of(dataset: Dataset) -> dict[str, Any]:
 
 def load(spec: str, experiment: Experiment, place: Place, data_dir: Path | None) -> tuple[Dataset, Scenario]:
     """A site's data set and the split that a workshop needs, in which all others hold nothing."""
-    own = _part(spec, experiment, data_dir) if spec.startswith("part:") else _source(spec, experiment, data_dir)
+    rehearsal = spec.startswith("part:")
+    own = _part(spec, experiment, data_dir) if rehearsal else _source(spec, experiment, place.task, data_dir)
     dataset = _as_the_server_has_it(own.dataset, place.task)
     held_out, labelled = _hold_out(own.labelled, experiment, place.client)
     if not len(labelled) and not len(own.unlabelled):
@@ -87,7 +88,7 @@ def _part(spec: str, experiment: Experiment, data_dir: Path | None) -> Own:
             f"--data {spec}: the experiment has {experiment.scenario.clients} clients, numbered from 0; "
             f"use part:{name}:K/{experiment.scenario.clients}"
         )
-    dataset = sources.load(name, data_dir)
+    dataset = own_data.load(name, data_dir, experiment.files)
     split = make_split(dataclasses.replace(experiment, data=dataset), dataset)
     mine = split.clients[number]
     chosen = np.concatenate([mine.labelled, mine.unlabelled])
@@ -101,9 +102,12 @@ def _part(spec: str, experiment: Experiment, data_dir: Path | None) -> Own:
     return Own(own, np.arange(cut), np.arange(cut, len(chosen)), split.arrival_sizes[number])
 
 
-def _source(spec: str, experiment: Experiment, data_dir: Path | None) -> Own:
-    """A data set of the site's own; where the server has the labels, those of the site are not used."""
-    dataset = sources.load(spec, data_dir, skip_corrupt=experiment.scenario.skip_corrupt)
+def _source(spec: str, experiment: Experiment, task: dict[str, Any], data_dir: Path | None) -> Own:
+    """All data of the site's own; where the server has the labels, those of the site are not used."""
+    files = dataclasses.replace(experiment.files, classes=tuple(map(str, task["classes"])), test=0.0)
+    if len(task["shape"]) == 3:
+        files = dataclasses.replace(files, size=files.size or int(task["shape"][-1]))
+    dataset = own_data.load(spec, data_dir, files, skip_corrupt=experiment.scenario.skip_corrupt)
     known = dataset.labels.numpy() >= 0
     if experiment.scenario.labels == "server":
         known = np.zeros_like(known)

@@ -11,9 +11,11 @@ import json
 from typing import Any, NamedTuple
 
 from semifed import __version__
+from semifed.data.file_settings import kind_of
 from semifed.errors import SemifedError
 from semifed.experiment import Experiment, method_name
 from semifed.methods.base import Method
+from semifed.settings import write_toml
 
 LONGEST_HEAD = 2**20
 
@@ -82,4 +84,5 @@ def _short(value: Any) -> str:
 
 def shared(experiment: Experiment) -> str:
     """The experiment as it goes to sites: what is only the server's business is left out."""
-    return experiment.replace("data=synthetic").toml() if experiment.data != "synthetic" else experiment.toml()
+    kind = kind_of(experiment.data) if isinstance(experiment.data, str) else ""
+    return write_toml({**experiment.tables(), "data": f"{kind}:the server's" if kind else "synthetic"})
