@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from semifed.engine import site_data, wire
 from semifed.engine.assemble import Assembly
 from semifed.engine.local import Absent, Outcome, Task
-from semifed.engine.replies import read_trained, template
+from semifed.engine.replies import read_trained
 from semifed.engine.wire import Letter, LetterError
 from semifed.errors import RunError
 from semifed.params import place
@@ -239,7 +239,7 @@ class _Turn:
 
     def _take(self, site: str, reply: Letter | Absent) -> None:
         """Keep an answer; who was lost stays open, and is asked again when it is back."""
-        task, everyone = self._open[site], self._all
+        everyone = self._all
         if isinstance(reply, Absent):
             if reply.refused:
                 self._settle(site, reply)
@@ -248,8 +248,7 @@ class _Turn:
             everyone.joined.pop(site, None)  # it was started anew: invite it, then ask again
             return
         try:
-            like = template(everyone._assembly, task)
-            outcome = read_trained(reply, everyone._run, self._round, like, everyone._limit)
+            outcome = read_trained(reply, everyone._run, self._round, everyone._limit)
             self._settle(site, outcome._replace(up=place(outcome.up, everyone._assembly.workshop.device)))
         except (LetterError, PayloadError) as error:
             self._settle(site, Absent(str(error), refused=reply.head["kind"] != "failed"))

@@ -1,27 +1,16 @@
-"""What a site sends back, looked at before it is used: it must be an answer to this round, of this shape."""
+"""What a site sends back, read as what it must be: an answer to this round. The gate judges what is in it."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
-from semifed.engine.assemble import Assembly
-from semifed.engine.local import Outcome, Task
+from semifed.engine.local import Outcome
 from semifed.engine.wire import Letter, LetterError
-from semifed.params import Parts
-from semifed.payload import Partial, unpack
+from semifed.payload import unpack
 
 MOST_NAMES, MOST_NUMBERS = 100, 10_000
 
 
-def template(assembly: Assembly, task: Task) -> Parts:
-    """An upload of the right names, shapes and types: that of a client which takes no step."""
-    method = assembly.experiment.method
-    return method.upload(assembly.net, method.start(task.down, task.kept), task.down)
-
-
-def read_trained(letter: Letter, run: str, round: int, like: Parts, limit: int) -> Outcome:
+def read_trained(letter: Letter, run: str, round: int, limit: int) -> Outcome:
     """The outcome in a letter; everything in it comes from outside."""
     head = letter.head
     if head["kind"] == "failed":
@@ -34,9 +23,7 @@ def read_trained(letter: Letter, run: str, round: int, like: Parts, limit: int) 
     terms, notes = _numbers(head.get("terms"), "terms"), _numbers(head.get("notes"), "notes")
     if any(isinstance(one, list) for one in terms.values()):
         raise LetterError("terms: a loss is one number")
-    up = unpack(letter.body, limit)
-    _compare(up, like, "update")
-    return Outcome(up, {}, examples, terms, notes)
+    return Outcome(unpack(letter.body, limit), {}, examples, terms, notes)
 
 
 def _numbers(given: Any, name: str) -> dict[str, Any]:
@@ -53,30 +40,3 @@ def _numbers(given: Any, name: str) -> dict[str, Any]:
         plain = [math.nan if one is None else float(one) for one in values]
         found[key] = plain if isinstance(value, list) else plain[0]
     return found
-
-
-def _compare(given: Any, like: Any, place: str) -> None:
-    """The same names, shapes and types all the way down, or an error that says where not."""
-    if isinstance(like, Tensor):
-        if not isinstance(given, Tensor) or given.shape != like.shape or given.dtype != like.dtype:
-            raise LetterError(f"{place}: expected {_kind(like)}, not {_kind(given)}")
-        return
-    if isinstance(like, Partial):
-        if not isinstance(given, Partial):
-            raise LetterError(f"{place}: expected a part of which some is withheld, not {_kind(given)}")
-        _compare(given.values, like.values, place)
-        _compare(given.sent, like.sent, f"mask of {place}")
-        return
-    if not isinstance(given, Mapping) or isinstance(given, Partial):
-        raise LetterError(f"{place}: expected named tensors, not {_kind(given)}")
-    missing, extra = [name for name in like if name not in given], [name for name in given if name not in like]
-    if missing or extra:
-        raise LetterError(f"{place}: {'lacks ' + missing[0] if missing else 'has ' + extra[0][:40] + ' too many'}")
-    for name in like:
-        _compare(given[name], like[name], f"{place}/{name}")
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    return type(value).__name__
