@@ -4,7 +4,7 @@ seed = 0
 data = "mnist"                # or your own: "folder:PATH", see the table [files]
 method = "fedavg+"            # or a table [method] with name and options
 net = "mnist-cnn"
-[files] [scenario] [views] [train] [client] [server] [gate] [engine] [federation]    # or engine = "ray"
+[files] [scenario] [views] [train] [client] [server] [gate] [aggregate] [attack] [engine] [federation]
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from semifed.methods.fedavg import FedAvg
 from semifed.nets.zoo import NetSettings
 from semifed.settings import Settings, build, conform, nearest, option, override, read_toml, write_toml
 from semifed.training import ClientTraining, ServerTraining
-from semifed.trust import GateSettings
+from semifed.trust import AggregateSettings, AttackSettings, GateSettings
 
 TESTS = 20
 """Tests of a run whose cadence is not set: enough for a curve, and a small share of the time."""
@@ -106,6 +106,8 @@ class Experiment:
     client: ClientTraining = field(default_factory=ClientTraining)
     server: ServerTraining = field(default_factory=ServerTraining)
     gate: GateSettings = field(default_factory=GateSettings)
+    aggregate: AggregateSettings = field(default_factory=AggregateSettings)
+    attack: AttackSettings = field(default_factory=AttackSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
     federation: FederationSettings = field(default_factory=FederationSettings)
 
@@ -127,6 +129,9 @@ class Experiment:
                 f"train.clients_per_round: {self.train.clients_per_round} clients a round are more than the "
                 f"{self.scenario.clients} of scenario.clients; lower one or raise the other"
             )
+        trusted = self.scenario.labels == "server" or self.scenario.validation > 0
+        self.aggregate.check(self.train.clients_per_round, trusted)
+        self.attack.check(self.scenario.clients)
         if self.method.needs_validation() and not self.scenario.validation:
             raise SettingError(
                 f"scenario.validation: {method_name(type(self.method))} judges clients on images that the server holds "

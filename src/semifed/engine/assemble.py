@@ -17,6 +17,7 @@ from semifed.data.scenario import Scenario
 from semifed.data.sources import Dataset
 from semifed.data.vector_views import vector_views
 from semifed.data.views import View
+from semifed.engine.hostile import with_spoilt_data
 from semifed.engine.local import Form, Workshop
 from semifed.engine.memory import keep_freed_memory
 from semifed.engine.ray_session import check_engine
@@ -92,7 +93,8 @@ def assemble(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> As
         form=find_form(experiment, net),
         device=device,
     )
-    return Assembly(experiment, dataset, scenario, net, workshop)
+    spoilt = with_spoilt_data(workshop, experiment, len(dataset.classes))
+    return Assembly(experiment, dataset, scenario, net, spoilt)
 
 
 def _make_views(experiment: Experiment, dataset: Dataset) -> dict[str, View]:

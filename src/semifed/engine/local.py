@@ -131,6 +131,18 @@ class Workshop:
         parts, seen, _ = self._steps(role, [server], [visit], When(round, self.rounds, [round + 1]), mapped=False)
         return parts, _at(seen.terms, 0)
 
+    def train_trusted(self, round: int, task: Task) -> Parts:
+        """What a client would send that holds the server's images with labels, read with and without these."""
+        method, scenario = self.method, self.scenario
+        role = Role(method.client(), method.reads(), self.training)
+        index = scenario.server.labelled if len(scenario.server.labelled) else scenario.validation
+        visit = plan(
+            role.pools, _supply(index, index, self.labels), role.training, keys.key(self.seed, "trusted", round)
+        )
+        start, when = method.start(task.down, task.kept), When(round, self.rounds, [task.visits])
+        parts, _, _ = self._steps(role, [start], [visit], when, mapped=False)
+        return method.upload(self.net, parts, task.down)
+
     def settle(self, server: Parts) -> Parts:
         """The end of a round at the server, in sight of its labelled images."""
         if type(self.method).settle is Method.settle:

@@ -1,16 +1,24 @@
-"""From what has passed the gate to the server's next parts, where enough of it has."""
+"""From what has passed the gate to the server's next parts, where enough of it has.
+
+A robust rule goes before the method's own merging and knows nothing of it: an upload is what an idle client would send
+plus an update, and under a rule every client's update becomes the one that the rule finds. Whatever mean a method takes
+of equal updates is that update; what differs between clients otherwise (groups, masks) stays as it was.
+"""
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from semifed.engine.assemble import Assembly
-from semifed.engine.gate import Passed, capped
+from semifed.engine.gate import Passed, Turn, capped, idle_upload, scaled, update_norm
+from semifed.engine.robust import centre
 from semifed.errors import RunError
 from semifed.methods.base import Cohort
-from semifed.params import Parts, stack
+from semifed.params import Parts, expand_as, stack
+from semifed.payload import Partial
 
 
 class Circle(NamedTuple):
@@ -21,27 +29,28 @@ class Circle(NamedTuple):
     visits: Tensor  # int64 [clients]
 
 
-def merge(assembly: Assembly, server: Parts, passed: Passed, circle: Circle) -> tuple[Parts, str]:
-    """The server after the round, or as it is and why: too few sound updates, or nobody had anything to read."""
+def merge(assembly: Assembly, server: Parts, passed: Passed, circle: Circle) -> tuple[Parts, dict[str, Any]]:
+    """The server after the round, or as it is if too little came, and what the round's row says of it."""
+    experiment, sound = assembly.experiment, passed.sound
     if reason := _without_quorum(assembly, passed, circle.round):
-        return server, reason
-    sound, rules = passed.sound, assembly.experiment.gate
-    examples = torch.tensor(capped([turn.outcome.examples for turn in sound], rules.most_weight))
+        return server, {"skipped": reason}
+    examples = torch.tensor(capped([turn.outcome.examples for turn in sound], experiment.gate.most_weight))
     if not bool(examples.any()):
-        return server, "no client had anything to read"
+        return server, {"skipped": "no client had anything to read"}
     clients = [turn.task.client for turn in sound]
     cohort = Cohort(
         clients=tuple(clients),
         examples=examples,
         visits=circle.visits[clients],
         round=circle.round,
-        rounds=assembly.experiment.train.rounds,
+        rounds=experiment.train.rounds,
         slots=tuple(circle.slots[client] for client in clients),
         server_examples=len(assembly.scenario.server),
         validation=assembly.validation_set(),
     )
-    up = stack([turn.outcome.up for turn in sound])
-    return assembly.experiment.method.aggregate(assembly.net, server, up, cohort), ""
+    up, factors = _made_robust(assembly, sound, circle.round)
+    facts = {"skipped": "", **({"factors": factors} if factors else {})}
+    return experiment.method.aggregate(assembly.net, server, up, cohort), facts
 
 
 def _without_quorum(assembly: Assembly, passed: Passed, round: int) -> str:
@@ -49,9 +58,13 @@ def _without_quorum(assembly: Assembly, passed: Passed, round: int) -> str:
     rules, sound = assembly.experiment.gate, len(passed.sound)
     asked = sound + len(passed.refused) + len(passed.stragglers)
     needed = max(math.ceil(rules.quorum * asked), 1)
-    if sound >= needed:
-        return ""
     reason = f"{sound} of {asked} updates are sound, fewer than the {needed} of gate.quorum"
+    rule = assembly.experiment.aggregate
+    if sound >= needed:
+        moved = sum(1 for turn in passed.sound if _moved(turn)) if rule.fewest() > 1 else 0
+        if not moved or moved >= rule.fewest():
+            return ""
+        reason = f"{moved} updates are fewer than the {rule.fewest()} that {rule.rule} needs"
     if rules.without_quorum == "stop":
         lost = list({**passed.refused, **passed.stragglers}.items())
         first = ", ".join(f"client {client}: {why}" for client, why in lost[:3])
@@ -60,3 +73,57 @@ def _without_quorum(assembly: Assembly, passed: Passed, round: int) -> str:
             "and go on with --resume"
         )
     return reason
+
+
+def _moved(turn: Turn) -> bool:
+    return turn.outcome.examples > 0 and update_norm(turn.outcome.up, turn.idle) > 0
+
+
+def _made_robust(assembly: Assembly, sound: list[Turn], round: int) -> tuple[Parts, dict[str, float]]:
+    """The stacked uploads as the method is to merge them, and the factors that a rule has given to clients."""
+    rule, ups = assembly.experiment.aggregate, [turn.outcome.up for turn in sound]
+    moved = [place for place, turn in enumerate(sound) if rule.rule != "mean" and _moved(turn)]
+    if not moved:
+        return stack(ups), {}
+    if rule.rule == "clip":
+        norms = {place: update_norm(ups[place], sound[place].idle) for place in moved}
+        longest = rule.longest * float(torch.tensor(list(norms.values()), dtype=torch.float64).median())
+        factors = {place: min(longest / norm, 1.0) for place, norm in norms.items()}
+        shorter = [scaled(up, sound[place].idle, factors.get(place, 1.0)) for place, up in enumerate(ups)]
+        return stack(shorter), {str(sound[place].task.client): factor for place, factor in factors.items()}
+    up, idle = stack(ups), stack([turn.idle for turn in sound])
+    own = None
+    if rule.rule == "fltrust":
+        task = sound[moved[0]].task
+        trusted = assembly.workshop.train_trusted(round, task)
+        own = list(_updates(stack([trusted]), stack([idle_upload(assembly.experiment.method, assembly.net, task)])))
+    one, factors_of = centre(rule, [update[moved] for update in _updates(up, idle)], own)
+    clients = [str(sound[place].task.client) for place in moved]
+    named = dict(zip(clients, factors_of, strict=True)) if factors_of else {}
+    return _with_update(up, idle, iter(one), torch.tensor(moved, device=one[0].device)), named
+
+
+def _updates(up: Any, idle: Any) -> Iterator[Tensor]:
+    """The stacked update of every floating tensor; what a client withholds has not moved."""
+    if isinstance(up, Partial):
+        for name, value in up.values.items():
+            if value.is_floating_point():
+                yield torch.where(expand_as(up.sent[name], value), value - idle.values[name], 0)
+    elif isinstance(up, Mapping):
+        for name in up:
+            yield from _updates(up[name], idle[name])
+    elif up.is_floating_point():
+        yield up - idle
+
+
+def _with_update(up: Any, idle: Any, updates: Iterator[Tensor], places: Tensor) -> Any:
+    """Uploads whose clients at these places have all moved by the same; of counters they have the middle one."""
+    if isinstance(up, Partial):
+        return Partial(_with_update(up.values, idle.values, updates, places), up.sent)
+    if isinstance(up, Mapping):
+        return {name: _with_update(up[name], idle[name], updates, places) for name in up}
+    if up.dtype is torch.bool:
+        return up
+    made = up.clone()
+    made[places] = idle[places] + next(updates) if up.is_floating_point() else up[places].median(0).values
+    return made

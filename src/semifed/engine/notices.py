@@ -1,6 +1,7 @@
 """What a user should know of a run before it starts, though nothing is wrong with it."""
 
 from semifed.engine.assemble import Assembly
+from semifed.engine.hostile import hostile_clients
 
 
 def notices(assembly: Assembly) -> list[str]:
@@ -30,4 +31,10 @@ def notices(assembly: Assembly) -> list[str]:
     if chunks < engine.workers:
         fitting = -(-cohort // engine.workers)
         found.append(f"{engine.workers} workers have {chunks} chunks a round: set engine.chunk={fitting} or less")
+    if hostile := hostile_clients(experiment, scenario.active().tolist()):
+        found.append(f"attack: {len(hostile)} clients are hostile ({experiment.attack.kind}): {_short(hostile)}")
     return found
+
+
+def _short(clients: list[int]) -> str:
+    return ", ".join(map(str, clients[:10])) + (" ..." if len(clients) > 10 else "")

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from semifed import keys
+from semifed.engine import hostile
 from semifed.engine.assemble import Assembly
 from semifed.engine.gate import Gate, Turn
 from semifed.engine.health import alarms
@@ -62,7 +63,7 @@ def run_rounds(
         tasks = [_task(assembly, server, kept, visits, Visit(client, slots[client], round)) for client in cohort]
         passed = gate(round, tasks, clients.train(round, tasks))
         sound, sent = passed.sound, server
-        server, skipped = merge(assembly, server, passed, Circle(round, slots, visits))
+        server, merged = merge(assembly, server, passed, Circle(round, slots, visits))
         if method.server_last:
             server, server_terms = assembly.workshop.train_server(round, server)
         server = assembly.workshop.settle(server)
@@ -80,7 +81,8 @@ def run_rounds(
             },
             "clients": cohort,
             **passed.told(),
-            "skipped": skipped,
+            **merged,
+            **hostile.told(experiment, assembly.scenario.active().tolist(), cohort),
             "seconds": time.perf_counter() - started,
         }
         if tested and isinstance(clients, TestsAtSites):

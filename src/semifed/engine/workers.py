@@ -23,6 +23,7 @@ import torch.multiprocessing  # teaches worker processes to receive tensors in s
 from semifed.data.scenario import Scenario
 from semifed.data.sources import Dataset
 from semifed.engine.assemble import Assembly, assemble
+from semifed.engine.attack import SENT, Hostile
 from semifed.engine.blame import own_fault
 from semifed.engine.chunks import Answer, Chunk, cut, pack_chunks, read_answers, that_can_be_sent, train_chunk
 from semifed.engine.local import Clients, Outcome, Task, Workshop
@@ -34,11 +35,14 @@ from semifed.experiment import Experiment
 def open_clients(assembly: Assembly) -> Clients:
     """The clients of a run: in this process, over as many processes as the experiment asks for, or on Ray."""
     engine = assembly.experiment.engine
+    clients: Clients
     if engine.name == "ray":
-        return RayWorkers(assembly)
-    if engine.workers == 1:
-        return InProcess(assembly.workshop, engine.chunk)
-    return Workers(assembly)
+        clients = RayWorkers(assembly)
+    elif engine.workers == 1:
+        clients = InProcess(assembly.workshop, engine.chunk)
+    else:
+        clients = Workers(assembly)
+    return Hostile(clients, assembly) if assembly.experiment.attack.kind in SENT else clients
 
 
 class InProcess:
