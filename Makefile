@@ -60,8 +60,10 @@ bench-full: setup  ## the same with more turns and three seeds
 	$(BIN)/python benchmarks/peers.py
 	$(BIN)/python benchmarks/scale.py
 
-docs: setup  ## write the generated pages of docs/ anew
+docs: setup  ## write the generated pages of docs/ anew, and build the site into site/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/python tools/make_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 clean:  ## remove what was made
-	rm -rf $(VENV) $(VENV)-lint .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-lint site .mypy_cache .ruff_cache .pytest_cache

@@ -15,10 +15,11 @@ import yaml
 
 from semifed import __version__
 from semifed.cli import cli
+from test_snippets import ELSEWHERE
 
 ROOT = Path(__file__).parent.parent
 KIT = ROOT / "deploy"
-PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+PAGES = [ROOT / name for name in sorted(ELSEWHERE)]
 SAMPLES = {"SERVER": "server.example.org:8443", "SITE": "north", "DATA": "folder:/data/north", "%i": "north"}
 
 

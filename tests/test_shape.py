@@ -16,14 +16,14 @@ ENTRANCES = ("semifed", "semifed.cli", "semifed.__main__", "semifed.federation.r
 
 ORDER: list[set[str]] = [
     {"errors", "keys", "writing", "batch", "params"},
-    {"settings", "payload", "skeletons"},
+    {"settings", "payload"},
     {"training", "trust", "federation_settings"},
     {"data", "nets"},
     {"methods"},
     {"experiment"},
     {"results"},
     {"engine"},
-    {"run", "conformance", "doctor", "trained"},
+    {"run", "conformance", "doctor", "trained", "skeletons"},
     {"federation"},
     {"sweeps"},
     {"papers"},

@@ -95,7 +95,7 @@ def test_another_size_is_refused_or_resized(trained: Path, tmp_path: Path) -> No
     Image.new("RGB", (30, 20), (200, 10, 10)).save(tmp_path / "big.jpg")
     said = call("predict", str(trained), str(tmp_path))
     assert said.code == 3
-    assert "big.jpg: is 20x30, but the model was trained on images of 12x12" in said.line
+    assert "big.jpg: is 30x20, but the model was trained on images of 12x12" in said.line
     assert "--resize" in said.line
     assert len(table(call("predict", str(trained), str(tmp_path), "--resize").out)) == 1
 
@@ -106,7 +106,7 @@ def test_a_broken_image_is_named_and_can_be_left_out(trained: Path, photos: Path
     (tmp_path / "b.png").write_bytes((photos / "00.png").read_bytes())
     said = call("predict", str(trained), str(tmp_path))
     assert said.code == 3
-    assert "a.png: is not a readable image" in said.line
+    assert "a.png: is not an image of a format that is read" in said.line
     said = call("predict", str(trained), str(tmp_path), "--skip-corrupt")
     assert [row["file"] for row in table(said.out)] == ["b.png"]
     assert "a.png" in said.err

@@ -145,11 +145,44 @@ def measured() -> str:
     return "\n".join(lines) + "\n"
 
 
+def measured_rows() -> list[str]:
+    """Where labels are few: what labels alone reach, and the two methods that gain most, as the experiment found."""
+    with (DOCS / "results" / "label-efficiency.csv").open(encoding="utf-8", newline="") as file:
+        cells = list(csv.DictReader(file))
+    lines = ["| data | labels at | labels | labels alone % | most gain | second |", "|---|---|---:|---:|---|---|"]
+    for data, place, total in dict.fromkeys((row["data"], row["labels"], row["total"]) for row in cells):
+        here = [row for row in cells if (row["data"], row["labels"], row["total"]) == (data, place, total)]
+        base = next((row["last"] for row in here if row["method"] == "fedavg+"), "")
+        if int(total) > 100 or not base:
+            continue
+        ranked = sorted((row for row in here if row["method"] != "fedavg+"), key=_gain, reverse=True)
+        lines.append(f"| {data} | {place} | {total} | {base} | {' | '.join(map(_said, ranked[:2]))} |")
+    return lines
+
+
+def _gain(row: dict[str, str]) -> float:
+    return float(row["gain"].split(" ± ")[0])
+
+
+def _said(row: dict[str, str]) -> str:
+    gain, spread = map(float, row["gain"].split(" ± "))
+    clear = ", clear" if gain > spread else ""
+    return f"`{row['method']}` {row['gain']}{clear}" if gain > 0 else "none"
+
+
+def with_measured(path: Path) -> str:
+    """A page that is written by hand but for a table of measurements between two marks."""
+    before, mark, rest = path.read_text(encoding="utf-8").partition("<!-- measured -->\n")
+    _, end, after = rest.partition("<!-- end measured -->")
+    return before + mark + "\n" + "\n".join(measured_rows()) + "\n\n" + end + after
+
+
 def pages() -> dict[Path, str]:
     """Every generated page with its content."""
     reference = {"settings.md": settings_page(), "methods.md": methods_page(), "commands.md": commands_page()}
     cards = {DOCS / "methods" / f"{name}.md": card(name) for name in METHODS}
     known = {Path(doctor.__file__).with_name("measured.csv"): measured()}
+    known |= {page: with_measured(page) for page in (DOCS / "choose-a-method.md", DOCS.parent / "README.md")}
     return {DOCS / "reference" / name: text for name, text in reference.items()} | cards | known
 
 

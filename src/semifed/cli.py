@@ -1,10 +1,12 @@
 """The command line. Every command has its equal in Python; errors become one line and an exit code."""
 
+import contextlib
 import io
+import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -27,7 +29,8 @@ from semifed.errors import SemifedError, StoppedError
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def cli(debug: bool) -> None:
+@click.option("--no-colour", "--no-color", is_flag=True, help="No colours, as with the variable NO_COLOR.")
+def cli(debug: bool, no_colour: bool) -> None:
     """Federated semi-supervised learning: many sites train one model, and almost nobody has labels.
 
     \b
@@ -58,6 +61,8 @@ COMMANDS = (
     status,
 )
 
+COLOURLESS = frozenset({"--no-colour", "--no-color"})
+
 for command in COMMANDS:
     cli.add_command(command)
 
@@ -65,15 +70,29 @@ for command in COMMANDS:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point: errors become one line and an exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    debug, rest = "--debug" in words, [word for word in words if word != "--debug"]
+    debug, plain = "--debug" in words, not COLOURLESS.isdisjoint(words)
+    rest = [word for word in words if word != "--debug" and word not in COLOURLESS]  # wherever they stand
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal cannot show must not end a run
         sys.stdout.reconfigure(errors="backslashreplace")
     if "" not in sys.path:
         sys.path.append("")  # a user's own method lies in the current folder
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _colours(plain):
         warnings.showwarning = lambda message, *_rest, **_more: click.echo(f"note: {message}", err=True)
         code = _guarded(lambda: cli.main(rest, "semifed", standalone_mode=False), debug)
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def _colours(off: bool) -> Iterator[None]:
+    """Without colours if asked: what prints looks at NO_COLOR."""
+    before = os.environ.get("NO_COLOR")
+    if off:
+        os.environ["NO_COLOR"] = "1"
+    try:
+        yield
+    finally:
+        if off and before is None:
+            del os.environ["NO_COLOR"]
 
 
 def _guarded(command: Callable[[], Any], debug: bool) -> int:

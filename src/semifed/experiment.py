@@ -45,7 +45,11 @@ class TrainSettings(Settings):
     table: ClassVar[str] = "train"
 
     rounds: int = option(50, "rounds of the run", least=1)
-    clients_per_round: int = option(10, "clients drawn each round from those that hold anything", least=1)
+    clients_per_round: int = option(
+        10,
+        "clients drawn each round from those that hold anything; not named: 10, or all of fewer",
+        least=1,
+    )
     evaluate_every: int | None = option(
         None,
         "rounds between two tests; not set: so that there are at most twenty; the last round is always tested",
@@ -155,7 +159,7 @@ class Experiment:
     @classmethod
     def of(cls, tables: Mapping[str, Any]) -> "Experiment":
         """An experiment from nested tables of plain values; what is made already is taken as it is."""
-        tables = dict(tables)
+        tables = _with_cohort(tables)
         values = {
             one.name: _read_field(one, tables.pop(one.name)) for one in dataclasses.fields(cls) if one.name in tables
         }
@@ -194,6 +198,16 @@ def _in_full(assignment: str) -> str:
     """``engine=ray`` says who trains; unlike the options of another method or net, the rest of [engine] stays."""
     key, sign, name = assignment.partition("=")
     return f"engine.name={name}" if sign and key.strip() == "engine" else assignment
+
+
+def _with_cohort(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """With fewer clients than a round has by default, and no word on the matter, all of them take part."""
+    scenario, train = tables.get("scenario", {}), tables.get("train", {})
+    if isinstance(scenario, Mapping) and isinstance(train, Mapping) and "clients_per_round" not in train:
+        clients = scenario.get("clients")
+        if isinstance(clients, int) and 0 < clients < TrainSettings().clients_per_round:
+            return {**tables, "train": {**train, "clients_per_round": clients}}
+    return dict(tables)
 
 
 def _read_field(one: dataclasses.Field[Any], given: Any) -> Any:

@@ -11,7 +11,7 @@ from semifed.experiment import read_method
 
 
 @click.command()
-@click.argument("method")
+@click.argument("method", shell_complete=lambda _context, _option, text: options.complete_method(text))
 @options.as_json
 def check(method: str, as_json: bool) -> None:
     """Put the conformance questions to a method: a name, or your own as module:Class.

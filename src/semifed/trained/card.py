@@ -8,21 +8,22 @@ from typing import Any
 from semifed.data.scenario import Scenario
 from semifed.errors import SemifedError
 from semifed.experiment import read_method
+from semifed.nets.net import in_words
 from semifed.results.folder import read_json
 from semifed.settings import read_toml
-from semifed.trained.model import Model, words
+from semifed.trained.model import Model
 
 USE = {
     "onnx": """import numpy as np
 import onnxruntime
 
 session = onnxruntime.InferenceSession("model.onnx")
-images = np.zeros((1, {shape}), np.uint8)  # pixels as they are, 0 to 255
+images = np.zeros((1, {shape}), np.{kind})  # {about}
 logits, probabilities = session.run(None, {{"images": images}})""",
     "torch": """import torch
 
 program = torch.export.load("model.pt2").module()
-images = torch.zeros(1, {shape}, dtype=torch.uint8)  # pixels as they are, 0 to 255
+images = torch.zeros(1, {shape}, dtype=torch.{kind})  # {about}
 logits, probabilities = program(images)""",
     "safetensors": """from safetensors.torch import load_file
 
@@ -51,7 +52,7 @@ def card(model: Model, files: Mapping[str, Path]) -> str:
 def _model(model: Model) -> str:
     taken = model.taken
     return (
-        f"A classifier of images of {words(taken.shape)} (channels x height x width) into {len(taken.classes)} "
+        f"A classifier of {in_words(taken.shape)} into {len(taken.classes)} "
         f"classes: {', '.join(taken.classes)}. The net is `{model.net.name}` with {model.net.size:,} parameters."
     )
 
@@ -116,7 +117,9 @@ def _limits(summary: Mapping[str, Any]) -> str:
 
 def _use(model: Model, files: Mapping[str, Path]) -> str:
     shape = ", ".join(map(str, model.taken.shape))
-    blocks = [f"```python\n{USE[name].format(shape=shape)}\n```" for name in USE if name in files]
+    kind = ("float32", "numbers as they are") if model.taken.vectors else ("uint8", "pixels as they are, 0 to 255")
+    made = [USE[name].format(shape=shape, kind=kind[0], about=kind[1]) for name in USE if name in files]
+    blocks = [f"```python\n{text}\n```" for text in made]
     order = "The order of the classes is the one above."
     return "\n\n".join([f"With Semifed: `semifed predict {model.run.as_posix()} FOLDER`. {order}", *blocks])
 

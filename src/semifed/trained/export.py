@@ -35,7 +35,7 @@ TRIED = 64  # images that a program is tried on
 
 
 class Program(nn.Module):
-    """From uint8 images to logits and probabilities, normalisation included."""
+    """From samples as they are to logits and probabilities, normalisation included."""
 
     scale: Tensor
     offset: Tensor
@@ -44,10 +44,11 @@ class Program(nn.Module):
         super().__init__()
         taken = model.taken
         self.net = model.net.module(model.params)
-        scale = torch.tensor([1 / (255 * std) for std in taken.std])
+        scale = torch.tensor([1 / std if taken.vectors else 1 / (255 * std) for std in taken.std])
         offset = torch.tensor([-mean / std for mean, std in zip(taken.mean, taken.std, strict=True)])
-        self.register_buffer("scale", scale[:, None, None])
-        self.register_buffer("offset", offset[:, None, None])
+        axes = [len(scale)] if taken.vectors else [len(scale), 1, 1]
+        self.register_buffer("scale", scale.reshape(axes))
+        self.register_buffer("offset", offset.reshape(axes))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.net(images.float() * self.scale + self.offset)
@@ -86,7 +87,9 @@ def _as_safetensors(model: Model, folder: Path, _images: Tensor) -> dict[str, Pa
         "mean": taken.mean,
         "std": taken.std,
         "classes": taken.classes,
-        "input": "uint8 images [N, channels, height, width] become (x / 255 - mean) / std",
+        "input": "float32 vectors [N, columns] become (x - mean) / std"
+        if taken.vectors
+        else "uint8 images [N, channels, height, width] become (x / 255 - mean) / std",
     }
     writing.write_whole(files["safetensors"], (model.run / "model.safetensors").read_bytes())
     writing.write_whole(files["input"], (json.dumps(facts, indent=2) + "\n").encode())
@@ -144,9 +147,12 @@ def _images_to_try(model: Model, data_dir: Path | None) -> Tensor:
     """Real images of the run's data where they are at hand, else noise."""
     with contextlib.suppress(SemifedError):
         images = load_data(Experiment.of(read_toml(model.run / "experiment.toml")), data_dir).images
-        if tuple(images.shape[1:]) == model.taken.shape and images.dtype == torch.uint8:
+        if tuple(images.shape[1:]) == model.taken.shape:
             return images[-TRIED:].contiguous()
     draw = torch.Generator().manual_seed(0)
+    if model.taken.vectors:
+        mean, std = torch.tensor(model.taken.mean), torch.tensor(model.taken.std)
+        return mean + std * torch.randn(TRIED, *model.taken.shape, generator=draw)
     return torch.randint(0, 256, (TRIED, *model.taken.shape), dtype=torch.uint8, generator=draw)
 
 

@@ -1,7 +1,7 @@
 """A trained model with all it takes to use it: its net, its numbers, and how images were made ready for it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -9,41 +9,41 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from semifed.data.file_settings import FileSettings
 from semifed.data.views import normalise
 from semifed.engine.assemble import load_data
 from semifed.engine.environment import taken_by
 from semifed.errors import RunError, SemifedError
 from semifed.experiment import Experiment
 from semifed.nets import zoo
-from semifed.nets.net import Net, Shape
+from semifed.nets.net import Net, Shape, in_words
 from semifed.params import Params
 from semifed.results.evaluate import AT_ONCE
 from semifed.results.files import read_tensors
 from semifed.results.folder import is_begun, read_json
-from semifed.settings import read_toml
+from semifed.settings import build, read_toml
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What a model takes, images of one shape with this mean and std of pixels in 0..1, and the classes it names."""
+    """What a model takes: images of one shape, with mean and std of pixels in 0..1, or vectors; and its classes."""
 
     shape: Shape
     mean: tuple[float, ...]
     std: tuple[float, ...]
     classes: tuple[str, ...]
-    resize: int | None = None  # the side that images were resized to for training, if they were
+    files: FileSettings = field(default_factory=FileSettings)  # how files became samples for training
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> "Taken":
-        """From what a run's environment.json says."""
-        channels, height, width = facts["shape"]
-        return cls(
-            (channels, height, width),
-            tuple(facts["mean"]),
-            tuple(facts["std"]),
-            tuple(facts["classes"]),
-            facts.get("resize"),
-        )
+    def of(cls, facts: Mapping[str, Any], files: Mapping[str, Any]) -> "Taken":
+        """From what a run's environment.json and the table [files] of its experiment say."""
+        shape, mean, std, classes = (tuple(facts[name]) for name in ("shape", "mean", "std", "classes"))
+        return cls(shape, mean, std, classes, build(FileSettings, files, "files"))
+
+    @property
+    def vectors(self) -> bool:
+        """Whether samples are rows of numbers and not images."""
+        return len(self.shape) == 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,20 +98,18 @@ class Model:
 
     def ready(self, images: Tensor) -> Tensor:
         """Images as the net takes them."""
+        if self.taken.vectors:
+            return (images - torch.tensor(self.taken.mean)) / torch.tensor(self.taken.std)
         return normalise(images, self.taken.mean, self.taken.std)
 
     def check(self, images: Tensor) -> None:
         """Refuse images that are not of the model's shape."""
-        if images.dtype != torch.uint8 or tuple(images.shape[1:]) != self.taken.shape:
+        wanted = torch.float32 if self.taken.vectors else torch.uint8
+        if images.dtype != wanted or tuple(images.shape[1:]) != self.taken.shape:
             raise SemifedError(
-                f"{self.run}: this model takes uint8 images of {words(self.taken.shape)}, "
-                f"not {images.dtype} of {words(images.shape[1:])}"
+                f"{self.run}: this model takes {wanted} {in_words(self.taken.shape)}, "
+                f"not {images.dtype} of shape {tuple(images.shape[1:])}"
             )
-
-
-def words(shape: Any) -> str:
-    """A shape such as 3x32x32."""
-    return "x".join(map(str, shape))
 
 
 def _tables(path: Path) -> dict[str, Any]:
@@ -131,14 +129,15 @@ def _there(path: Path) -> Path:
 def _taken(path: Path, tables: Mapping[str, Any], data_dir: Path | None) -> Taken:
     """What the model takes: as noted when the run began, else (older runs) as the data themselves say."""
     facts = read_json(path / "environment.json").get("input")
-    return Taken.of(facts or taken_by(load_data(Experiment.of(tables), data_dir)))
+    return Taken.of(facts or taken_by(load_data(Experiment.of(tables), data_dir)), tables.get("files", {}))
 
 
 def _net(path: Path, tables: Mapping[str, Any], taken: Taken, own: nn.Module | None) -> Net:
     if own is not None:
         return Net.of(own, taken.shape)
     try:
-        experiment = Experiment.of({**tables, "data": "synthetic"})  # its data are not needed, and may be elsewhere
+        # Its data are not needed, and may be elsewhere.
+        experiment = Experiment.of({**tables, "data": "synthetic", "files": {}})
     except SemifedError as error:
         raise RunError(
             f"{path / 'experiment.toml'}: {error}; a net or method of your own must be importable from here, or give "
