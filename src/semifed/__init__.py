@@ -20,8 +20,12 @@ from semifed.data.views import ViewSettings
 from semifed.doctor import examine
 from semifed.errors import SemifedError
 from semifed.experiment import EngineSettings, Experiment, TrainSettings
+from semifed.live import watch_runs
+from semifed.logs import Log
 from semifed.methods import METHODS
 from semifed.nets.zoo import NetSettings
+from semifed.report import write_report
+from semifed.report.figures import write_figures
 from semifed.results.collection import StoredRun, collect
 from semifed.results.record import Record
 from semifed.results.statistics import compare
@@ -40,6 +44,7 @@ __all__ = [
     "EngineSettings",
     "Experiment",
     "FileSettings",
+    "Log",
     "Model",
     "NetSettings",
     "Record",
@@ -57,4 +62,7 @@ __all__ = [
     "predict",
     "run",
     "sweep",
+    "watch_runs",
+    "write_figures",
+    "write_report",
 ]

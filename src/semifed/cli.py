@@ -18,11 +18,13 @@ from semifed.commands.doctor import doctor
 from semifed.commands.federation import join, keys, serve, status
 from semifed.commands.listing import listing
 from semifed.commands.new import new
+from semifed.commands.report import report
 from semifed.commands.reproduce import reproduce
 from semifed.commands.run import run
 from semifed.commands.split import split
 from semifed.commands.sweep import sweep
 from semifed.commands.trained import export_command, next_command, predict_command
+from semifed.commands.watch import watch
 from semifed.errors import SemifedError, StoppedError
 
 
@@ -45,7 +47,9 @@ def cli(debug: bool, no_colour: bool) -> None:
 COMMANDS = (
     run,
     sweep,
+    watch,
     compare,
+    report,
     reproduce,
     doctor,
     listing,

@@ -5,6 +5,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,7 +16,9 @@ from semifed.data.file_settings import short_name
 from semifed.data.scenario import Scenario
 from semifed.errors import RunError, SettingError, StoppedError
 from semifed.experiment import Experiment, method_name
+from semifed.logs import WRITERS, Log
 from semifed.results.folder import is_begun
+from semifed.run import Event, Watch
 from semifed.run import run as run_experiment
 from semifed.terminal import Watcher, result_table, standard_output
 
@@ -31,6 +34,9 @@ from semifed.terminal import Watcher, result_table, standard_output
     "--split", "split_file", type=click.Path(path_type=Path), help="Use a split made by `semifed split make`."
 )
 @click.option("--quiet", is_flag=True, help="Show nothing but the result.")
+@click.option(
+    "--log", "logs", multiple=True, type=click.Choice(list(WRITERS)), help="Also write for this tool, round by round."
+)
 @options.data_dir
 @options.as_json
 def run(
@@ -42,6 +48,7 @@ def run(
     previous: bool,
     split_file: Path | None,
     quiet: bool,
+    logs: Sequence[str],
     data_dir: Path | None,
     as_json: bool,
 ) -> None:
@@ -54,23 +61,18 @@ def run(
     """
     wanted = _experiment(experiment, assignments, out, resume)
     split = Scenario.load(split_file) if split_file else None
+    log = Log(logs, out or Path())  # a package that is not there shows now
     folder = out or _claim_folder(wanted or Experiment())
-    watcher = Watcher(Console(stderr=True), quiet)
+    log.folder, watcher = folder, Watcher(Console(stderr=True), quiet)
     try:
-        record = run_experiment(
-            wanted,
-            folder,
-            resume=resume,
-            override=override,
-            previous=previous,
-            split=split,
-            data_dir=data_dir,
-            watch=watcher,
-        )
+        going = partial(run_experiment, resume=resume, override=override, previous=previous, data_dir=data_dir)
+        record = going(wanted, folder, split=split, watch=_both(watcher, log))
+        log.close()
     except KeyboardInterrupt:
         raise StoppedError(_how_to_go_on(folder)) from None
     finally:
         watcher.close()
+        log.close(well=False)
         if out is None:
             with suppress(OSError):  # it holds something, as it should
                 folder.rmdir()
@@ -79,6 +81,14 @@ def run(
     else:
         standard_output().print(result_table([(folder.name, record)]))
         click.echo(f"everything is in {folder}")
+
+
+def _both(watcher: Watcher, log: Log) -> Watch:
+    def hear(event: Event) -> None:
+        watcher(event)
+        log(event)
+
+    return hear
 
 
 def _experiment(file: Path | None, assignments: Sequence[str], out: Path | None, resume: bool) -> Experiment | None:
