@@ -52,6 +52,9 @@ class FileSettings(Settings):
             raise SettingError(f"files.std: {len(self.std)} values for {len(self.mean)} of files.mean; give both")
         if not all(math.isfinite(value) for value in self.mean + self.std) or min(self.std, default=1) <= 0:
             raise SettingError(f"files.std: mean {self.mean} and std {self.std} must be finite, and std above 0")
+        paths = [name for name in self.unlabelled if name in ("", "..") or PurePath(name).name != name or "\\" in name]
+        if paths:
+            raise SettingError(f"files.unlabelled: {paths[0]!r} is not the name of a folder beside the classes")
         twice = [name for number, name in enumerate(self.classes) if name in self.classes[:number]]
         if twice:
             raise SettingError(f"files.classes: {twice[0]!r} is named twice")

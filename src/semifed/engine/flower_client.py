@@ -20,13 +20,16 @@ from semifed.engine.assemble import Assembly, assemble
 from semifed.engine.local import Task
 from semifed.engine.site_state import StateFolder
 from semifed.engine.wire import Letter, LetterError
-from semifed.errors import RunError, SemifedError, SettingError
+from semifed.errors import DataError, RunError, SemifedError, SettingError
 from semifed.experiment import EngineSettings, Experiment
 from semifed.methods import METHODS
 from semifed.payload import pack, unpack
 from semifed.results.evaluate import Examiner
 from semifed.results.files import write_json
 from semifed.results.record import strict
+
+LARGEST = 2**31
+"""Bytes of a message that a site takes, whatever the server's limit is."""
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -56,8 +59,10 @@ class Membership(NamedTuple):
 class Site:
     """Answers one letter after the other; training is warm, since it is the same process from round to round."""
 
-    def __init__(self, options: SiteOptions, agree: Callable[[str], bool]) -> None:
-        self._options, self._agree = options, agree
+    def __init__(
+        self, options: SiteOptions, agree: Callable[[str], bool], say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._options, self._agree, self._say = options, agree, say
         self._member: Membership | None = None
         self.ended = ""  # the run that the server has said is over
 
@@ -69,11 +74,10 @@ class Site:
             return Letter({"kind": "failed", "reason": f"unknown kind of message {kind[:40]!r}"})
         try:
             return answers[kind](letter)
-        except SemifedError as error:
-            return Letter({"kind": "refused" if kind == "invite" else "failed", "reason": str(error)})
-        except (MemoryError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
-            reason = next(iter(str(error).splitlines()), "")
-            return Letter({"kind": "failed", "reason": f"{type(error).__name__}: {reason}"[:500]})
+        except Exception as error:  # whatever a server sends, a site lives on
+            self._say(f"{kind}: {type(error).__name__}: {error}")
+            known = isinstance(error, SemifedError)
+            return Letter({"kind": "refused" if kind == "invite" and known else "failed", "reason": _to_tell(error)})
 
     def _join(self, letter: Letter) -> Letter:
         head = letter.head
@@ -101,7 +105,7 @@ class Site:
         assembly = assemble(experiment, dataset, scenario)
         states = StateFolder(self._options.folder / run)
         self._ask(assembly, place, states.folder / "agreed.json")
-        return Membership(run, place.client, assembly, states, experiment.federation.limit * 10**6)
+        return Membership(run, place.client, assembly, states, min(experiment.federation.limit * 10**6, LARGEST))
 
     def _experiment(self, head: dict[str, Any]) -> Experiment:
         """The server's experiment with this site's own device, once it is clear that both have the same method."""
@@ -115,6 +119,9 @@ class Site:
             tables = tomllib.loads(str(head.get("experiment", "")))
         except ValueError:
             raise LetterError("the experiment of the invitation is not TOML") from None
+        method = tables.get("method")
+        if (method.get("name") if isinstance(method, dict) else method) != name:  # its module would be imported
+            raise LetterError("the experiment of the invitation has another method than the invitation says")
         experiment = Experiment.of(tables)
         if mismatch := wire.difference(head, wire.identity(experiment.method)):
             raise SettingError(f"{mismatch}; install the same on both sides")
@@ -125,7 +132,8 @@ class Site:
             device=self._options.device,
             threads=self._options.threads,
         )
-        return dataclasses.replace(experiment, engine=engine)
+        files = dataclasses.replace(experiment.files, cache=False)  # no copies of a site's data that it did not ask for
+        return dataclasses.replace(experiment, engine=engine, files=files)
 
     def _ask(self, assembly: Assembly, place: site_data.Place, noted: Path) -> None:
         """Show what will happen and go on if someone says so; a yes holds for as long as nothing changes."""
@@ -183,6 +191,13 @@ class Site:
         return Letter({"kind": "tested", "run": member.run, "count": len(labels), "scores": strict(scores)})
 
 
+def _to_tell(error: Exception) -> str:
+    """What the server may hear of an error: names of a site's files and what stands in them are not its business."""
+    if isinstance(error, SemifedError) and (not isinstance(error, DataError) or isinstance(error, site_data.TaskError)):
+        return str(error)[:500]
+    return f"{type(error).__name__} at the site, which has been told more"
+
+
 def _place(head: dict[str, Any]) -> site_data.Place:
     client, clients, task = head.get("client"), head.get("clients"), head.get("task")
     sound = type(client) is int and type(clients) is int and 0 <= client < clients <= 1_000_000
@@ -205,7 +220,7 @@ def what_happens(assembly: Assembly, place: site_data.Place, options: SiteOption
         f"         {method.title}",
         f"receives {', '.join(method.down)}",
         f"sends    {', '.join(method.up)} ({assembly.net.size:,} parameters a net), how many images it has, "
-        "and the means of its losses",
+        "and the means of its losses and of what the method counts (such as which classes it guesses)",
         f"         {method.leaves}",
         f"keeps    {keeps}; in {options.folder}",
     ]

@@ -22,6 +22,10 @@ _PART = re.compile(r"part:([^:]+):(\d+)/(\d+)")
 _NOTHING = np.zeros(0, np.int64)
 
 
+class TaskError(DataError):
+    """Data that do not fit the server's task, which the server may hear: it says nothing of single files."""
+
+
 class Place(NamedTuple):
     """What the server says of a site's place in the run."""
 
@@ -57,7 +61,7 @@ def load(spec: str, experiment: Experiment, place: Place, data_dir: Path | None)
     dataset = _as_the_server_has_it(own.dataset, place.task)
     held_out, labelled = _hold_out(own.labelled, experiment, place.client)
     if not len(labelled) and not len(own.unlabelled):
-        raise DataError(f"--data {spec}: there is nothing to train on")
+        raise TaskError(f"--data {spec}: there is nothing to train on")
     holdings = [Holding(_NOTHING, _NOTHING)] * place.clients
     holdings[place.client] = Holding(labelled, own.unlabelled)
     arrivals = np.zeros((place.clients, len(own.arrivals)), np.int64)
@@ -120,13 +124,13 @@ def _as_the_server_has_it(dataset: Dataset, task: dict[str, Any]) -> Dataset:
     """The data set with the server's classes and normalisation; what cannot be the same task is refused."""
     shape, classes = tuple(task["shape"]), tuple(map(str, task["classes"]))
     if tuple(dataset.images.shape[1:]) != shape:
-        raise DataError(
+        raise TaskError(
             f"{dataset.name}: images here are {_size(dataset.images.shape[1:])}, the server has {_size(shape)} "
             "(channels x height x width); bring them to that size"
         )
     strange = [name for name in dataset.classes if name not in classes]
     if strange:
-        raise DataError(f"{dataset.name}: class {strange[0]!r} is not one of the server's: {', '.join(classes)}")
+        raise TaskError(f"{dataset.name}: class {strange[0]!r} is not one of the server's: {', '.join(classes)}")
     places = torch.tensor([classes.index(name) for name in dataset.classes])
     labels = torch.where(dataset.labels >= 0, places[dataset.labels.clamp(min=0)], -1)
     return dataclasses.replace(

@@ -4,7 +4,9 @@ Flower's SuperLink has its control interface on the same port, and whoever reach
 listens on this machine alone, and this door stands before it. It also bounds what one site can send.
 """
 
+import asyncio
 import base64
+import hmac
 import json
 import secrets
 import ssl
@@ -34,6 +36,12 @@ STATUS = "/v1/semifed/status"
 LARGEST_BODY = 8 * 2**20
 """Of one request: Flower sends in pieces of 5 MB."""
 
+BODY_SECONDS = 300.0
+"""For one request to arrive: a piece of 5 MB over a line of 150 kbit/s."""
+
+MOST_CALLS = 500
+"""At once, connections without a call among them; more are told to come later."""
+
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
@@ -46,7 +54,7 @@ class Door:
     ) -> None:
         self._link, self._verify, self._limit, self._keys, self._status = link, verify, limit, keys, status
         self._client: Any = None
-        self._challenges: dict[str, float] = {}
+        self._secret = secrets.token_bytes(32)
         self._sent: dict[int, int] = {}  # bytes of objects by node, since it was last asked
         self.over: dict[int, int] = {}  # nodes that sent more than they may
 
@@ -65,7 +73,11 @@ class Door:
         elif path not in CALLS or scope["method"] != "POST":
             await _answer(send, 404, b"not found")
         else:
-            body = await _body(scope, receive)
+            try:
+                body = await asyncio.wait_for(_body(scope, receive), BODY_SECONDS)
+            except TimeoutError:
+                await _answer(send, 408, b"too slow")
+                return
             if body is None:
                 await _answer(send, 413, b"too large")
             elif path.endswith("/push-object") and not self._may_send(body):
@@ -110,18 +122,23 @@ class Door:
         """How the run goes, for whoever holds a key of this federation: a challenge first, then its signature."""
         headers = dict(scope["headers"])
         challenge = headers.get(b"semifed-challenge", b"").decode("latin-1")
-        now = time.monotonic()
-        self._challenges = {one: end for one, end in self._challenges.items() if end > now}
-        if not challenge and len(self._challenges) < 1000:
-            fresh = secrets.token_hex(16)
-            self._challenges[fresh] = now + 60
+        if not challenge:
+            fresh = self._sealed(f"{int(time.monotonic())}-{secrets.token_hex(16)}")
             await _answer(send, 401, json.dumps({"challenge": fresh}).encode(), "application/json")
             return
-        known = self._challenges.pop(challenge, 0) > now
-        if not known or not self._signed(headers, challenge):
+        if not self._is_ours(challenge) or not self._signed(headers, challenge):
             await _answer(send, 403, b"no key of this federation")
             return
         await _answer(send, 200, json.dumps(self._status()).encode(), "application/json")
+
+    def _sealed(self, text: str) -> str:
+        return f"{text}.{hmac.new(self._secret, text.encode(), 'sha256').hexdigest()}"
+
+    def _is_ours(self, challenge: str) -> bool:
+        """Whether a challenge was made here and within a minute; nothing is kept, so nobody can use up the room."""
+        text = challenge.rpartition(".")[0]
+        ours = hmac.compare_digest(self._sealed(text).encode(), challenge.encode())
+        return ours and time.monotonic() - int(text.partition("-")[0]) < 60
 
     def _signed(self, headers: Mapping[bytes, bytes], challenge: str) -> bool:
         from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
@@ -182,6 +199,7 @@ class Front:
             access_log=False,
             server_header=False,
             timeout_keep_alive=30,
+            limit_concurrency=MOST_CALLS,
             **secure,  # type: ignore[arg-type]
         )
         self._server = uvicorn.Server(config)

@@ -32,7 +32,7 @@ def join(
     keys.check_name(options.name)
     check_insecure(server.rpartition(":")[0].strip("[]"), insecure)
     keys.load_key(keys_folder / "site.key")
-    site, waiting = Site(options, agree), _Waiting(server, patience, say)
+    site, waiting = Site(options, agree, say), _Waiting(server, patience, say)
     while not site.ended:
         node = Node(server, keys_folder, insecure, limit)
         try:

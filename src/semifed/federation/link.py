@@ -4,7 +4,9 @@ If it dies it is started anew, the sites' keys are registered again, and whoever
 """
 
 import os
+import secrets
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -45,16 +47,31 @@ serverapp = "semifed.federation.relay:app"
 clientapp = "semifed.federation.relay:app"
 """
 
-# The link ends with the process that started it, also if that one is killed.
+# The link ends with the process that started it, also if that one is killed. Flower's control interface, with which
+# code can be run, is on the same port; other users of this machine reach it too, so it wants a secret.
 _CHILD = """
-import os, sys, threading, time
-parent = os.getppid()
+import hmac, os, sys, threading, time
+parent, secret = os.getppid(), os.environ.pop("SEMIFED_LINK_SECRET").encode()
 def watch():
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
 threading.Thread(target=watch, daemon=True).start()
+from flwr.superlink import extensions
 from flwr.superlink.cli import flower_superlink
+from starlette.middleware import Middleware
+class Guard:
+    def __init__(self, app):
+        self._app = app
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "http" and not scope["path"].startswith(("/v1/fleet/", "/v1/runtime/")):
+            if not hmac.compare_digest(dict(scope["headers"]).get(b"semifed-secret", b""), secret):
+                await send({"type": "http.response.start", "status": 403, "headers": []})
+                await send({"type": "http.response.body", "body": b""})
+                return
+        await self._app(scope, receive, send)
+others = extensions.get_middleware
+extensions.get_middleware = lambda: (Middleware(Guard), *others())
 sys.exit(flower_superlink())
 """
 
@@ -65,7 +82,7 @@ class FlowerLink:
     def __init__(self, sites: Mapping[str, bytes], log: Path) -> None:
         self._sites, self._log = sites, log
         self._folder = Path(tempfile.mkdtemp(prefix="semifed-"))  # only its owner may look into it
-        self._port = _free_port()
+        self._port, self._secret = _free_port(), secrets.token_hex(32)
         keys.make_keys(self._folder / "keys", ["127.0.0.1"], [], days=3650)
         self.address, self.verify = (
             f"https://127.0.0.1:{self._port}",
@@ -177,6 +194,7 @@ class FlowerLink:
             **QUIET,
             "FLWR_HOME": str(self._folder / "flwr"),
             "SEMIFED_RELAY": str(relay),
+            "SEMIFED_LINK_SECRET": self._secret,
             "PATH": f"{bin_folder}{os.pathsep}{os.environ.get('PATH', '')}",
         }
         command = [
@@ -200,9 +218,10 @@ class FlowerLink:
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor  # noqa: PLC0415
 
         self._wait_until_open()
+        interceptors = [RuntimeVersionHttpInterceptor(component_name="flwr-cli"), _WithSecret(self._secret)]
         certificate = (self._folder / "keys" / "ca.crt").read_bytes()
         with ControlHttpClient.from_server_address(
-            f"127.0.0.1:{self._port}", False, certificate, [RuntimeVersionHttpInterceptor(component_name="flwr-cli")]
+            f"127.0.0.1:{self._port}", False, certificate, interceptors
         ) as control:
             for site, key in self._sites.items():
                 self._nodes[site] = control.RegisterNode(RegisterNodeRequest(public_key=key, name=site)).node_id
@@ -229,7 +248,21 @@ class FlowerLink:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+            with suppress(ProcessLookupError, PermissionError):  # what it started and has not ended itself
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process = None
+
+
+class _WithSecret:
+    """Says with every call that it comes from this process."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
+        """One call."""
+        context.request.headers["semifed-secret"] = self._secret
+        return call_next(context)
 
 
 def _read(found: Mapping[str, Any], blobs: list[bytes]) -> Letter | Absent:

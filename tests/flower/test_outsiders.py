@@ -1,0 +1,237 @@
+"""What servers, sites and outsiders that mean harm, or die halfway, cannot do."""
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flower.post import make_sites
+from flower.test_seam import RUN, experiment
+from semifed.data.file_settings import FileSettings
+from semifed.engine import site_data, wire
+from semifed.engine.flower_client import Site
+from semifed.engine.wire import Letter
+from semifed.errors import DataError, SettingError
+from semifed.experiment import Experiment
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install -e '.[federation]'")
+
+
+def invitation(exp: Experiment, **changes: Any) -> Letter:
+    task = {"classes": list("abcd"), "shape": [1, 12, 12], "mean": [0.5], "std": [0.5], "flips": True}
+    head = {"kind": "invite", "run": RUN, **wire.identity(exp.method), "experiment": wire.shared(exp)}
+    return Letter({**head, "client": 0, "clients": 1, "task": task, **changes})
+
+
+def site_of(folder: Path, said: list[str] | None = None) -> Site:
+    own = make_sites(folder, 1).sites["a"]
+    return Site(own._options, lambda _: True, (said if said is not None else []).append)
+
+
+# a server that means harm
+
+
+def test_an_experiment_with_another_method_than_it_says_imports_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bystander.py").write_text("raise SystemExit('it was imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    exp = experiment("fedsiam-d")
+    for method in ('method = "bystander:Any"', '[method]\nname = "bystander:Any"', "", "method = 3"):
+        answer = site_of(tmp_path).answer(invitation(exp, experiment=f"seed = 1\n{method}\n"))
+        assert answer.head["kind"] == "refused"
+        assert "another method than the invitation says" in answer.head["reason"]
+    assert "bystander" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["/etc", "../elsewhere", "..", "a/b", "a\\b", ""])
+def test_folders_of_unlabelled_images_lie_in_the_folder_of_the_data(name: str) -> None:
+    with pytest.raises(SettingError, match=r"files\.unlabelled: .* is not the name of a folder"):
+        FileSettings(unlabelled=(name,))
+    assert FileSettings(unlabelled=("no labels", "x.y")).unlabelled == ("no labels", "x.y")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [DataError("/data/north/jane-doe.png: is corrupt"), OSError("/data/jane-doe.png"), ZeroDivisionError("jane")],
+)
+def test_names_of_files_are_told_at_the_site_and_not_to_the_server(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(site_data, "load", fail)
+    said: list[str] = []
+    answer = site_of(tmp_path, said).answer(
+        invitation(experiment("fedsiam-d", "scenario.clients=1", "train.clients_per_round=1"))
+    )
+    assert answer.head["kind"] in ("refused", "failed")
+    assert answer.head["reason"] == f"{type(error).__name__} at the site, which has been told more"
+    assert len(said) == 1
+    assert "jane" in said[0]
+
+
+def test_the_server_cannot_have_copies_of_a_sites_data_made_nor_raise_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Experiment] = []
+    good = site_data.load
+
+    def load(spec: str, exp: Experiment, *more: Any) -> Any:
+        seen.append(exp)
+        return good(spec, exp, *more)
+
+    monkeypatch.setattr(site_data, "load", load)
+    words = (
+        "scenario.clients=1",
+        "train.clients_per_round=1",
+        "data=folder:x",
+        "files.cache=true",
+        "federation.limit=1000000",
+    )
+    site = site_of(tmp_path)
+    assert site.answer(invitation(experiment("fedsiam-d", *words))).head["kind"] == "joined"
+    assert not seen[0].files.cache
+    assert site._member is not None
+    assert site._member.limit == 2**31
+
+
+# a site that means harm, or dies halfway
+
+
+class Grid:
+    """Replies by receipt: a text, an error to be raised, or one that never comes."""
+
+    def __init__(self, **replies: Any) -> None:
+        self.replies, self.stuck = replies, threading.Event()
+
+    def pull_messages(self, receipts: list[str]) -> Iterator[Any]:
+        reply = self.replies.get(receipts[0])
+        if reply == "stuck":
+            self.stuck.wait(300)
+            reply = "late"
+        if isinstance(reply, Exception):
+            raise reply
+        if reply is not None:
+            from semifed.federation.relay import letter_record
+
+            record = letter_record(reply, b"body of " + reply.encode())
+            yield SimpleNamespace(has_error=lambda: False, content=record)
+
+
+def test_a_reply_that_does_not_arrive_holds_up_nobody_and_may_come_late() -> None:
+    from semifed.federation.relay import Replies
+
+    grid = Grid(a="one", b="stuck", c="three")
+    replies = Replies(grid, patience=0.2)
+    found: dict[str, Any] = {}
+    started = time.monotonic()
+    while set(found) != {"a", "c"}:
+        answer, blobs = replies.collect({"a", "b", "c", "d"} - set(found))
+        found |= {receipt: blobs[one["blob"]] for receipt, one in answer["found"].items()}
+    assert time.monotonic() - started < 60
+    assert found == {"a": b"body of one", "c": b"body of three"}
+    grid.stuck.set()
+    while "b" not in found:
+        answer, blobs = replies.collect(["b"])
+        found |= {receipt: blobs[one["blob"]] for receipt, one in answer["found"].items()}
+    assert found["b"] == b"body of late"
+
+
+class DecodeError(Exception):
+    """As protobuf has one, which is no ValueError."""
+
+
+def test_a_reply_that_cannot_be_read_is_garbled_and_a_broken_link_is_an_error() -> None:
+    from semifed.federation.relay import Replies
+
+    replies = Replies(Grid(a=DecodeError("x"), b="two"), patience=30)
+    answer, _ = replies.collect(["a", "b"])
+    assert answer["found"]["a"]["garbled"] == "DecodeError: x"
+    assert answer["found"]["b"]["text"] == "two"
+    with pytest.raises(ConnectionError):
+        Replies(Grid(a=ConnectionError()), patience=30).collect(["a"])
+
+
+# an outsider
+
+
+class Caller:
+    """One request to the door, and what came back."""
+
+    def __init__(self, path: str, body: bytes | None = b"", **headers: str) -> None:
+        named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        self.scope = {"type": "http", "path": path, "method": "POST", "headers": named}
+        self._body, self.events = body, list[dict[str, Any]]()
+
+    async def receive(self) -> dict[str, Any]:
+        if self._body is None:
+            await asyncio.sleep(300)
+        return {"type": "http.request", "body": self._body}
+
+    async def send(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+
+    def call(self, door: Any) -> int:
+        asyncio.run(door(self.scope, self.receive, self.send))
+        return int(self.events[0]["status"])
+
+
+def _door() -> Any:
+    import ssl
+
+    from semifed.federation.front import Door
+
+    return Door("https://127.0.0.1:1", ssl.create_default_context(), 10**6, {}, dict)
+
+
+def test_a_request_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    from semifed.federation import front
+
+    monkeypatch.setattr(front, "BODY_SECONDS", 0.05)
+    assert Caller("/v1/fleet/push-object", None).call(_door()) == 408
+
+
+def test_challenges_cannot_be_used_up_or_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    from semifed.federation import front
+
+    door = _door()
+    for _ in range(1500):
+        assert Caller(front.STATUS).call(door) == 401
+    fresh = door._sealed(f"{int(time.monotonic())}-x")
+    assert door._is_ours(fresh)
+    assert not door._is_ours(door._sealed(f"{int(time.monotonic()) - 61}-x"))
+    for made_up in ("", "x", "1-x.y", fresh[:-1], _door()._sealed("1-x")):
+        assert not door._is_ours(made_up)
+    assert Caller(front.STATUS, semifed_challenge=fresh, semifed_site="a").call(door) == 403
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's
+def test_another_user_of_the_servers_machine_cannot_have_code_run(tmp_path: Path) -> None:
+    import httpx
+    import psutil
+
+    from semifed.federation import keys
+    from semifed.federation.link import FlowerLink
+
+    link = FlowerLink({"north": keys.public_bytes(keys.new_key())}, tmp_path / "flower.log")
+    try:
+        assert link._process is not None
+        family = [psutil.Process(link._process.pid), *psutil.Process(link._process.pid).children(recursive=True)]
+        for path in ("control/start-run", "control/register-node", "control/list-runs", "control/show-federation"):
+            answer = httpx.post(f"{link.address}/v1/{path}", verify=link.verify, trust_env=False, timeout=60)
+            assert answer.status_code == 403, path
+        assert httpx.get(f"{link.address}/docs", verify=link.verify, trust_env=False, timeout=60).status_code == 403
+        assert list(link.online()) == []
+    finally:
+        link.close()
+    _, left = psutil.wait_procs(family, timeout=60)
+    assert not left
