@@ -13,6 +13,7 @@ import pytest
 
 from flower.post import make_sites
 from flower.test_seam import RUN, experiment
+from semifed.data import sources
 from semifed.data.file_settings import FileSettings
 from semifed.engine import site_data, wire
 from semifed.engine.flower_client import Site
@@ -24,7 +25,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install -e '.[f
 
 
 def invitation(exp: Experiment, **changes: Any) -> Letter:
-    task = {"classes": list("abcd"), "shape": [1, 12, 12], "mean": [0.5], "std": [0.5], "flips": True}
+    task = site_data.task_of(sources.load("synthetic"))
     head = {"kind": "invite", "run": RUN, **wire.identity(exp.method), "experiment": wire.shared(exp)}
     return Letter({**head, "client": 0, "clients": 1, "task": task, **changes})
 
