@@ -25,7 +25,7 @@ ORDER: list[set[str]] = [
     {"engine"},
     {"run", "conformance", "doctor", "trained", "skeletons"},
     {"federation"},
-    {"sweeps"},
+    {"planning", "sweeps"},
     {"papers"},
     {"terminal", "report", "logs"},
     {"live"},

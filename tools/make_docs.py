@@ -18,6 +18,7 @@ from semifed.experiment import EngineSettings, TrainSettings
 from semifed.federation_settings import FederationSettings
 from semifed.methods import METHODS
 from semifed.nets.zoo import NETS, NetSettings
+from semifed.papers import ledger, presets, reproduce
 from semifed.training import ClientTraining, ServerTraining
 from semifed.trust import AggregateSettings, AttackSettings, GateSettings
 
@@ -177,13 +178,93 @@ def with_measured(path: Path) -> str:
     return before + mark + "\n" + "\n".join(measured_rows()) + "\n\n" + end + after
 
 
+def ledger_pages() -> dict[Path, str]:
+    """Of every preset with a run in the ledger a page, and the overview in results.md."""
+    book = ledger.Book(ledger.read(DOCS / "results" / "ledger"))
+    found: dict[Path, str] = {}
+    overview = [
+        "| table or figure | cells | filled | at least the paper's figure - 0.3, own methods |",
+        "|---|---:|---:|---:|",
+    ]
+    for name in presets.names():
+        lines = reproduce.fill(presets.read(name).cells, presets.read(name).round, book)
+        filled = [line for line in lines if line.seeds]
+        page = preset_page(name, book)
+        path = DOCS / "results" / f"{name.replace('/', '-')}.md"
+        if page:
+            found[path] = page
+        title = f"[{name}](results/{path.name})" if page else name
+        own = [line for line in filled if line.difference is not None and is_own(line.cell)]
+        good = f"{sum((line.difference or 0) >= -0.3 for line in own)} of {len(own)}" if own else ""
+        overview.append(f"| {title}: {presets.read(name).title} | {len(lines)} | {len(filled)} | {good} |")
+    path = DOCS / "results.md"
+    head, _, rest = path.read_text(encoding="utf-8").partition("<!-- ledger -->\n")
+    _, _, tail = rest.partition("<!-- end ledger -->")
+    found[path] = "\n".join([f"{head}<!-- ledger -->", *overview, f"<!-- end ledger -->{tail}"])
+    return found
+
+
+def is_own(cell: presets.Cell) -> bool:
+    """Whether a cell is of a paper's own method, and not of a baseline."""
+    return cell.published.method.startswith(("FedSiam", "FedCon", "FedMatch", "FedMix"))
+
+
+def preset_page(name: str, book: ledger.Book) -> str:
+    """The cells of a preset that were run, at each scale; empty if none was."""
+    preset = presets.read(name)
+    parts = []
+    for scale in presets.scales(name):
+        now = presets.read(name, scale)
+        lines = reproduce.fill(now.cells, now.round, book)
+        filled = [line for line in lines if line.seeds]
+        if not filled:
+            continue
+        parts += [f"## At the {scale} scale" if scale != "paper" else "## At the paper's scale", ""]
+        parts += [now.about, ""] if now.about else []
+        parts += [f"{reproduce.tally(lines, 3)}.", "", *ledger_rows(filled), ""]
+    if not parts:
+        return ""
+    words = {"last": "the last round", "best": "the best round", "kept": "the round of the lowest test loss"}
+    head = (
+        f"`ours` is {words[preset.round]}, mean and standard deviation over seeds; `last` and `best` stand beside it."
+    )
+    command = [f"    semifed reproduce {name} --data DATA --method METHOD --run --data-dir DIR"]
+    return "\n".join([NOTE, f"# {preset.title}", "", head, "", *command, "", *parts])
+
+
+def ledger_rows(lines: list[reproduce.Line]) -> list[str]:
+    """A table of filled cells: the paper's number, ours, each seed, when and with which code, and why they differ."""
+    names = (
+        "cell",
+        "paper",
+        "ours",
+        "difference",
+        "last",
+        "best",
+        "by seed (last)",
+        "date",
+        "commit",
+        "why they differ",
+    )
+    rows = [f"| {' | '.join(names)} |", "|---|" + "---:|" * 5 + "---|" * 4]
+    for line in lines:
+        paper = "" if line.cell.published.accuracy is None else f"{line.cell.published.accuracy:.2f}"
+        apart = "" if line.difference is None else f"{line.difference:+.2f}"
+        spreads = [reproduce.mean_and_deviation(values) for values in (line.ours, line.last, line.best)]
+        seeds = ", ".join(f"{seed}: {score:.2f}" for seed, score in zip(line.seeds, line.last, strict=True))
+        facts = [" ".join(dict.fromkeys(str(one.facts.get(key)) for one in line.entries)) for key in ("date", "commit")]
+        cells = [f"`{line.cell.key}`", paper, spreads[0], apart, *spreads[1:], seeds, *facts, line.cell.note]
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
+
+
 def pages() -> dict[Path, str]:
     """Every generated page with its content."""
     reference = {"settings.md": settings_page(), "methods.md": methods_page(), "commands.md": commands_page()}
     cards = {DOCS / "methods" / f"{name}.md": card(name) for name in METHODS}
     known = {Path(doctor.__file__).with_name("measured.csv"): measured()}
     known |= {page: with_measured(page) for page in (DOCS / "choose-a-method.md", DOCS.parent / "README.md")}
-    return {DOCS / "reference" / name: text for name, text in reference.items()} | cards | known
+    return {DOCS / "reference" / name: text for name, text in reference.items()} | cards | known | ledger_pages()
 
 
 def main() -> None:

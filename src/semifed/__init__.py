@@ -24,6 +24,7 @@ from semifed.live import watch_runs
 from semifed.logs import Log
 from semifed.methods import METHODS
 from semifed.nets.zoo import NetSettings
+from semifed.planning import plan
 from semifed.report import write_report
 from semifed.report.figures import write_figures
 from semifed.results.collection import StoredRun, collect
@@ -59,6 +60,7 @@ __all__ = [
     "compare",
     "examine",
     "export",
+    "plan",
     "predict",
     "run",
     "sweep",

@@ -18,6 +18,7 @@ from semifed.commands.doctor import doctor
 from semifed.commands.federation import join, keys, serve, status
 from semifed.commands.listing import listing
 from semifed.commands.new import new
+from semifed.commands.plan import plan
 from semifed.commands.report import report
 from semifed.commands.reproduce import reproduce
 from semifed.commands.run import run
@@ -48,6 +49,7 @@ COMMANDS = (
     run,
     sweep,
     watch,
+    plan,
     compare,
     report,
     reproduce,

@@ -9,12 +9,13 @@ import click
 from rich.console import Console
 
 from semifed.commands import options
+from semifed.commands.plan import show
 from semifed.errors import SettingError, StoppedError
 from semifed.experiment import Experiment
 from semifed.results.collection import StoredRun
 from semifed.sweeps import folder
 from semifed.sweeps.grid import Axis, Point, axis, points
-from semifed.sweeps.sweep import run_points
+from semifed.sweeps.sweep import default_jobs, run_points
 from semifed.sweeps.view import SweepWatcher
 from semifed.terminal import score_table, standard_output
 
@@ -25,6 +26,7 @@ from semifed.terminal import score_table, standard_output
 @options.assignments
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the sweep.")
 @options.jobs
+@click.option("--dry-run", is_flag=True, help="Print the runs and what they will take, and run none.")
 @click.option("--quiet", is_flag=True, help="Show nothing but the result.")
 @options.data_dir
 @options.as_json
@@ -34,6 +36,7 @@ def sweep(
     assignments: Sequence[str],
     out: Path,
     jobs: int | None,
+    dry_run: bool,
     quiet: bool,
     data_dir: Path | None,
     as_json: bool,
@@ -48,6 +51,9 @@ def sweep(
     semifed sweep --out sweeps/first
     """
     given, over_axes = _points(experiment, over, assignments, out)
+    if dry_run:
+        show(given, jobs or default_jobs(given), data_dir, as_json)
+        return
     runs = run_watched(given, out, over_axes, jobs, data_dir, quiet)
     if as_json:
         click.echo(json.dumps([{"name": run.name, "folder": str(run.path), **run.summary} for run in runs], indent=2))

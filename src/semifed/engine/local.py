@@ -121,6 +121,16 @@ class Workshop:
         together = [tasks] if self.form.mapped else [[task] for task in tasks]
         return [outcome for group in together for outcome in self._train_group(round, group)]
 
+    def steps_of(self, round: int, client: int) -> int:
+        """How many steps a client's visit in a round takes."""
+        return self._plan(Role(self.method.client(), self.method.reads(), self.training), round, client).steps
+
+    def server_steps(self, round: int) -> int:
+        """How many steps the server takes in a round."""
+        supply = _supply(self.scenario.server.labelled, self.scenario.server.unlabelled, self.labels)
+        moves = self.method.server()
+        return plan(self.method.server_reads(), supply, self.server_training, round).steps if moves else 0
+
     def train_server(self, round: int, server: Parts) -> tuple[Parts, dict[str, float]]:
         """The server is one more trainee; where it holds nothing it has no steps."""
         role = Role(self.method.server(), self.method.server_reads(), self.server_training)

@@ -73,6 +73,11 @@ def names() -> list[str]:
     return [f"{path.parent.name}/{path.stem}" for path in found]
 
 
+def scales(name: str) -> list[str]:
+    """The scales of a preset, the paper's first."""
+    return [PAPER_SCALE, *_content(name)["scale"]]
+
+
 def read(name: str, scale: str = PAPER_SCALE) -> Preset:
     """A preset by its name, at the paper's scale or a smaller one it has."""
     if name not in names():

@@ -1,0 +1,216 @@
+"""What a run will take, before it is run: time, memory and traffic, from a few timed steps on this machine.
+
+    forecast = plan(experiment)
+    forecast.seconds, forecast.memory, forecast.down, forecast.up
+
+Two or three runs of a few rounds are made in a folder that is thrown away, the same but for the steps of a visit: their
+difference is what a step takes, the rest is what a round takes besides. The steps of the real rounds are counted, not
+timed. So it holds for this machine as busy as it is now.
+"""
+
+import dataclasses
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from semifed import keys
+from semifed.data.sources import Dataset
+from semifed.engine.assemble import Assembly, load_data, prepare
+from semifed.engine.rounds import draw_cohort
+from semifed.experiment import Experiment
+from semifed.methods.base import Visit
+from semifed.payload import Partial, nbytes
+from semifed.run import Event, run
+
+clock = time.perf_counter
+_FEW, _MOST, _AIM = (
+    2,
+    60,
+    1.5,
+)  # steps of the short runs and of the longer ones, and the seconds a round of these may take
+_ROUNDS = 4  # of a timed run: one to get warm, two that count, and one that is tested
+_SAMPLES = 12  # rounds whose steps are counted
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What things take on this machine, in seconds and bytes."""
+
+    start: float  # until the first round
+    round: float  # besides steps and tests
+    step: float  # of a chunk, or of a client where clients train one by one
+    server_step: float
+    test: float
+    memory: int  # the peak of a process
+    down: int  # a round's cohort receives
+    up: tuple[int, int]  # and sends: at least, at most; they differ where a method chooses what to send
+
+
+class Forecast(NamedTuple):
+    """What a run will take."""
+
+    seconds: float
+    memory: int
+    down: int
+    up: int
+    up_range: tuple[int, int]
+    rounds: int
+    steps: int  # of clients, in all
+    seconds_a_round: float
+
+
+class _Timed(NamedTuple):
+    """One short run."""
+
+    start: float
+    round: float
+    test: float
+    down: int
+    up: int
+
+
+def plan(experiment: Experiment, data_dir: Path | str | None = None) -> Forecast:
+    """Predict what a run of an experiment takes here."""
+    return plan_all([experiment], data_dir)[0]
+
+
+def plan_all(experiments: Sequence[Experiment], data_dir: Path | str | None = None) -> list[Forecast]:
+    """Predict several; those that differ in seed, split or rounds alone are timed once."""
+    folder = None if data_dir is None else Path(data_dir)
+    datasets, paces, found = dict[str, Dataset](), dict[str, Pace](), list[Forecast]()
+    for experiment in experiments:
+        dataset = datasets.setdefault(_data_key(experiment), load_data(experiment, folder))
+        assembly = prepare(dataclasses.replace(experiment, data=dataset))
+        key = _pace_key(experiment)
+        if key not in paces:
+            paces[key] = _time(assembly)
+        found.append(_forecast(assembly, paces[key]))
+    return found
+
+
+def _data_key(experiment: Experiment) -> str:
+    name = experiment.data if isinstance(experiment.data, str) else f"own {id(experiment.data)}"
+    return f"{name} {experiment.scenario.skip_corrupt}"
+
+
+def _pace_key(experiment: Experiment) -> str:
+    """Equal for experiments whose steps take the same time."""
+    tables = experiment.tables()
+    tables["seed"], tables["data"] = 0, _data_key(experiment)
+    tables["scenario"] = {"labels": experiment.scenario.labels}
+    tables["train"] = {"clients_per_round": experiment.train.clients_per_round}
+    return repr(tables)
+
+
+def _forecast(assembly: Assembly, pace: Pace) -> Forecast:
+    """From what things take to what the whole takes."""
+    train = assembly.experiment.train
+    sampled = np.unique(np.linspace(0, train.rounds - 1, min(train.rounds, _SAMPLES)).round().astype(int)).tolist()
+    counts = [_load(assembly, round, None) for round in sampled]
+    load, steps = statistics.fmean(one for one, _ in counts), statistics.fmean(one for _, one in counts)
+    tests = sum(train.tests_after(round + 1) for round in range(train.rounds))
+    a_round = pace.round + load * pace.step + assembly.workshop.server_steps(0) * pace.server_step
+    seconds = pace.start + train.rounds * a_round + tests * pace.test
+    least, most = (train.rounds * one for one in pace.up)
+    middle = (least + most) // 2
+    down = train.rounds * pace.down
+    return Forecast(seconds, pace.memory, down, middle, (least, most), train.rounds, int(steps * train.rounds), a_round)
+
+
+def _load(assembly: Assembly, round: int, cap: int | None) -> tuple[int, int]:
+    """The steps of a round as the engine takes them (a chunk goes on as long as its longest visit), and of clients."""
+    chunk, cohort = assembly.experiment.engine.chunk, draw_cohort(assembly, round)
+    steps = [assembly.workshop.steps_of(round, client) for client in cohort]
+    steps = steps if cap is None else [min(one, cap) for one in steps]
+    if not assembly.workshop.form.mapped:
+        return sum(steps), sum(steps)
+    return sum(max(steps[start : start + chunk]) for start in range(0, len(steps), chunk)), sum(steps)
+
+
+def _time(assembly: Assembly) -> Pace:
+    """Short runs with few steps and with more, at the clients and, if it trains, at the server."""
+    server = assembly.workshop.server_steps(0)
+    few, few_there = _load(assembly, 0, _FEW)[0], min(server, _FEW)
+    short = _short_run(assembly, _FEW, few_there)
+    most = max(assembly.workshop.steps_of(0, client) for client in draw_cohort(assembly, 0))
+    guess = max(short.round, 1e-3) / max(few + few_there, 1)
+    more = max(_FEW + 1, min(most, _MOST, math.ceil(_AIM / guess / max(few / _FEW, 1))))
+    longer = _short_run(assembly, more, few_there)
+    step = _slope(longer.round - short.round, _load(assembly, 0, more)[0] - few)
+    server_step = 0.0
+    if server:
+        there = max(_FEW + 1, min(server, _MOST, math.ceil(_AIM / guess)))
+        server_step = _slope(_short_run(assembly, _FEW, there).round - short.round, there - few_there)
+    besides = max(short.round - few * step - few_there * server_step, 0.0)
+    least, most_bytes = longer.up, max(longer.up, _dense(assembly))
+    test = max(short.test, longer.test, 0.0) if min(short.test, longer.test) <= 0 else (short.test + longer.test) / 2
+    return Pace(short.start, besides, step, server_step, test, _peak_memory(), longer.down, (least, most_bytes))
+
+
+def _slope(seconds: float, steps: int) -> float:
+    return max(seconds, 0.0) / steps if steps > 0 else 0.0
+
+
+def _short_run(assembly: Assembly, steps: int, server_steps: int) -> _Timed:
+    """A few rounds of a few steps, in a folder as a run has it."""
+    experiment = assembly.experiment
+    short = dataclasses.replace(
+        experiment,
+        train=dataclasses.replace(experiment.train, rounds=_ROUNDS, evaluate_every=_ROUNDS, stop_on_collapse=0),
+        client=dataclasses.replace(experiment.client, steps=steps),
+        server=dataclasses.replace(experiment.server, steps=max(server_steps, 1)),
+    )
+    times = [clock()]
+
+    def hear(_event: Event) -> None:
+        times.append(clock())
+
+    with tempfile.TemporaryDirectory(prefix="semifed-plan-") as folder:
+        record = run(short, Path(folder) / "run", split=assembly.scenario, watch=hear)
+    begun, *ends = times[1:]
+    lengths = [end - start for start, end in zip([begun, *ends], ends, strict=False)]
+    usual = statistics.fmean(lengths[1:-1])
+    traffic = record.rows[-1]["bytes"]
+    return _Timed(begun - times[0], usual, lengths[-1] - usual, traffic["down"], traffic["up"])
+
+
+def _dense(assembly: Assembly) -> int:
+    """What a cohort would send if a method that chooses sent everything."""
+    experiment, method = assembly.experiment, assembly.experiment.method
+    server = method.init(assembly.net, keys.key(experiment.seed, "init"))
+    total = 0
+    for slot, client in enumerate(draw_cohort(assembly, 0)):
+        down = method.download(server, Visit(client, slot, 0))
+        kept = method.enroll(assembly.net, down, slot)
+        sent = method.upload(assembly.net, {**method.start(down, kept)}, down)
+        total += nbytes({name: part.values if isinstance(part, Partial) else part for name, part in sent.items()})
+    return total
+
+
+def _peak_memory() -> int:
+    """The most memory that this process, and the largest of its workers, have had, in bytes; 0 where it is not told."""
+    try:
+        import resource  # noqa: PLC0415  # not on Windows
+    except ImportError:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def totals(forecasts: Sequence[Forecast], jobs: int) -> Mapping[str, Any]:
+    """What several runs take, so many at a time: seconds, bytes of memory and of traffic."""
+    longest = max((one.seconds for one in forecasts), default=0.0)
+    return {
+        "seconds": max(sum(one.seconds for one in forecasts) / jobs, longest),
+        "memory": sum(sorted((one.memory for one in forecasts), reverse=True)[:jobs]),
+        "down": sum(one.down for one in forecasts),
+        "up": sum(one.up for one in forecasts),
+    }

@@ -1,0 +1,88 @@
+"""Forecasts: what is counted is exact, what is timed is near, and the commands that show them."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from semifed import Experiment, plan, planning, run
+from semifed.engine.assemble import Assembly, prepare
+from semifed.planning import Forecast, plan_all, totals
+from toys import TINY, call, sets
+
+SLOW = {
+    "labels only": ("method=fedavg+", "train.rounds=20"),
+    "two nets": ("method=fedsiam-d", "train.rounds=8"),
+    "at the server": ("method=fedcon", "scenario.labels=server", "train.rounds=20"),
+    "uneven": ("method=fedavg-fixmatch", "scenario.partition=dirichlet", "train.rounds=8"),
+}
+
+
+def test_traffic_and_steps_are_those_of_the_run() -> None:
+    experiment = Experiment.read(None, [*TINY, "method=fedavg+", "train.rounds=6"])
+    forecast, record = plan(experiment), run(experiment)
+    assert forecast.down == record.summary["bytes"]["down"]
+    assert forecast.up == record.summary["bytes"]["up"]
+    assert forecast.up_range == (forecast.up, forecast.up)
+    workshop = prepare(experiment).workshop
+    steps = [workshop.steps_of(place, client) for place, row in enumerate(record.rows) for client in row["clients"]]
+    assert forecast.steps == sum(steps)
+    assert forecast.seconds > 0
+    assert forecast.memory > 50 * 2**20
+
+
+def test_a_method_that_chooses_what_it_sends_has_a_range() -> None:
+    experiment = Experiment.read(None, [*TINY, "method=fedsiam-d", "train.rounds=8"])
+    forecast, record = plan(experiment), run(experiment)
+    least, most = forecast.up_range
+    assert least < most
+    assert least <= record.summary["bytes"]["up"] <= most
+
+
+def test_experiments_that_take_the_same_time_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[Assembly] = []
+    time_it = planning._time
+
+    def note(assembly: Assembly) -> planning.Pace:
+        timed.append(assembly)
+        return time_it(assembly)
+
+    monkeypatch.setattr(planning, "_time", note)
+    base = Experiment.read(None, TINY)
+    changes = ("seed=0", "seed=1", "scenario.partition=dirichlet", "train.rounds=8", "client.batch=10")
+    forecasts = plan_all([base.replace(change) for change in changes])
+    assert len(timed) == 2
+    assert forecasts[3].seconds > forecasts[0].seconds
+
+
+def test_runs_at_a_time_share_the_time_and_add_up_in_memory() -> None:
+    runs = [Forecast(seconds, memory, 5, 7, (7, 7), 1, 1, seconds) for seconds, memory in ((10.0, 3), (30.0, 4))]
+    assert totals(runs, 1) == {"seconds": 40, "memory": 4, "down": 10, "up": 14}
+    assert totals(runs, 2) == {"seconds": 30, "memory": 7, "down": 10, "up": 14}
+
+
+def test_the_commands_show_it_and_run_nothing(tmp_path: Path) -> None:
+    said = call("plan", *sets(*TINY))
+    assert (said.code, "steps of clients" in said.out) == (0, True)
+    words = ["sweep", *sets(*TINY), "--over", "seed=0..1", "--out", str(tmp_path / "sweep"), "--dry-run"]
+    assert call(*words).out.count("seed=") == 2
+    answer = json.loads(call(*words, "--jobs", "2", "--json").out)
+    assert [one["name"] for one in answer["runs"]] == ["seed=0", "seed=1"]
+    assert answer["seconds"] > 0
+    assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_a_forecast_is_within_a_third(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In seconds of this process's own work, so that it holds on a machine whose load comes and goes."""
+    monkeypatch.setattr(planning, "clock", time.process_time)
+    experiment = Experiment.read(None, ["data=mnist5k", "scenario.clients=20", "scenario.gamma=0.1", *SLOW[name]])
+    forecast = plan(experiment)
+    started = time.process_time()
+    record = run(experiment, tmp_path / "run")
+    taken = time.process_time() - started
+    assert forecast.seconds == pytest.approx(taken, rel=0.3)
+    assert forecast.down == pytest.approx(record.summary["bytes"]["down"], rel=0.3)
+    assert forecast.up == pytest.approx(record.summary["bytes"]["up"], rel=0.3)
