@@ -161,25 +161,30 @@ def test_the_time_that_is_left() -> None:
     assert [duration(seconds) for seconds in (3, 300, 36000)] == ["3 s", "5 min", "10.0 h"]
 
 
+def rounds_in(folder: Path) -> int:
+    """The rounds that all runs of a sweep have written."""
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("runs/*/rounds.jsonl"))
+
+
 @pytest.mark.slow
 def test_a_sweep_killed_ten_times_ends_as_one_never_killed(tmp_path: Path) -> None:
-    """Ten kills -9 of the whole sweep at random moments, then once to the end: the same table."""
+    """Ten kills -9 of the whole sweep while runs are under way, then once to the end: the same table."""
     over = ["--over", "method=fedavg+,fedsiam-d", "--over", "seed=0..1"]
-    words = ["sweep", *over, *sets(*TINY, "train.rounds=20", "client.epochs=3"), "--jobs", "2", "--quiet", "--out"]
-    assert end(start(*words, str(tmp_path / "unbroken")), 600).code == 0
-    chance, killed, folder = random.Random(1), 0, tmp_path / "killed"
-    while killed < 10:
-        process = start(*words, str(folder))
-        main = psutil.Process(process.pid)
-        time.sleep(chance.uniform(0.5, 4))
-        children = main.children(recursive=True) if main.is_running() else []
+    words = ["sweep", *over, *sets(*TINY, "train.rounds=60"), "--jobs", "2", "--quiet", "--out"]
+    assert end(start(*words, str(tmp_path / "unbroken")), 900).code == 0
+    chance, folder = random.Random(1), tmp_path / "killed"
+    for _ in range(10):
+        process, before = start(*words, str(folder)), rounds_in(folder)
+        while rounds_in(folder) <= before and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.3))
+        children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.communicate(timeout=60)
         assert process.returncode == -signal.SIGKILL, "the sweep was over before ten kills; make it longer"
-        psutil.wait_procs(children, timeout=60)
-        assert not any(child.is_running() for child in children), "a run outlives its sweep"
-        killed += 1
-    assert end(start("sweep", "--out", str(folder), "--quiet"), 600).code == 0
+        _, alive = psutil.wait_procs(children, timeout=60)
+        assert not alive, "a run outlives its sweep"
+    assert end(start("sweep", "--out", str(folder), "--quiet"), 900).code == 0
     for run in collect([tmp_path / "unbroken"]):
         assert same_end(run.path, folder / "runs" / run.name)
         assert rows_in(run.path)
