@@ -1,12 +1,13 @@
 """semifed doctor: a look at data before anything is trained on them."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from semifed.data import own
-from semifed.data.file_settings import kind_of
+from semifed.data.file_settings import FileSettings, kind_of, short_name
 from semifed.data.folders import Problem, survey
 from semifed.data.raw import Raw
 from semifed.data.sources import Dataset
@@ -16,6 +17,7 @@ from semifed.doctor.files import Seen, look_at_files
 from semifed.doctor.report import Finding, Report, gather
 from semifed.doctor.samples import look_at_samples
 from semifed.engine.assemble import load_data, prepare
+from semifed.engine.notices import notices
 from semifed.errors import DataError, SemifedError
 from semifed.experiment import Experiment
 
@@ -27,15 +29,16 @@ def examine(experiment: Experiment, data_dir: Path | None = None) -> Report:
     seen = _look(experiment, data_dir)
     problems, raw = list(seen.problems), seen.raw
     told: dict[str, Any] = {}
+    notes: list[str] = []
     words: tuple[str, ...] = ("There is nothing that could be read.",)
     if raw is not None:
         problems += look_at_samples(raw)
         words = on_budget(raw, experiment.scenario.labels)
         if not any(problem.level == "error" for problem in problems):
-            told, refusals = _try(experiment, data_dir)
+            told, notes, refusals = _try(experiment, data_dir, raw)
             problems += refusals
     name = experiment.data if isinstance(experiment.data, str) else experiment.data.name
-    facts = seen.facts | (_facts(raw) if raw is not None else {})
+    facts = seen.facts | (_facts(raw) if raw is not None else {}) | ({"of note": notes} if notes else {})
     return Report(name, facts, _table(raw) if raw is not None else {}, gather(problems), told, words)
 
 
@@ -60,13 +63,17 @@ def _as_raw(dataset: Dataset) -> Raw:
     return Raw(dataset.images, dataset.labels, test, dataset.classes, dataset.names)
 
 
-def _try(experiment: Experiment, data_dir: Path | None) -> tuple[dict[str, Any], list[Problem]]:
-    """Put the run together as if it were to start."""
+def _try(experiment: Experiment, data_dir: Path | None, raw: Raw) -> tuple[dict[str, Any], list[str], list[Problem]]:
+    """Put the run together as if it were to start: what it would send, and what it would say first."""
     try:
+        data = experiment.data
+        if isinstance(data, str) and kind_of(data):
+            dataset = own.as_dataset(short_name(data), raw, experiment.files)
+            experiment = dataclasses.replace(experiment, data=dataset, files=FileSettings())
         assembly = prepare(experiment, data_dir)
     except SemifedError as error:
-        return {}, [Problem("a run would be refused", str(error), "")]
-    return sends(assembly), []
+        return {}, [], [Problem("a run would be refused", str(error), "")]
+    return sends(assembly), notices(assembly), []
 
 
 def _facts(raw: Raw) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from semifed.data.randaugment import luminance
 
 CHUNK = 2048
 BANDS = 4  # of 16 bits each: pairs that differ in at most three bits agree in one of them
+BITS = 6  # of 64 in which near copies may differ
 CROWD = 200  # samples of one band's value beyond which it says nothing, such as a plain sky
 ALIKE = 0.99  # correlation of two images at 16x16
 
@@ -17,28 +18,36 @@ ALIKE = 0.99  # correlation of two images at 16x16
 def near_copies(images: Tensor) -> NDArray[np.int64]:
     """Pairs of places of images that look the same but are not the very same: encoded anew, brighter, resized."""
     hashes, small = _hashes(images)
-    pairs: set[tuple[int, int]] = set()
-    for band in range(BANDS):
-        value = (hashes >> np.uint64(16 * band)) & np.uint64(0xFFFF)
-        order = np.argsort(value, kind="stable")
-        cuts = np.flatnonzero(np.diff(value[order])) + 1
-        for group in np.split(order, cuts):
-            if 1 < len(group) <= CROWD:
-                pairs |= _alike(group, small)
-    found = np.array(sorted(pairs), np.int64).reshape(-1, 2)
-    if not len(found):
-        return found
-    other: NDArray[np.bool_] = (images[found[:, 0]] != images[found[:, 1]]).flatten(1).any(1).numpy()
-    return found[other]
+    proposed = np.concatenate([_neighbours(hashes, band) for band in range(BANDS)])
+    found = np.unique(proposed, axis=0)
+    kept = [piece[_alike(piece, small, images)] for piece in np.array_split(found, len(found) // CHUNK + 1)]
+    return np.concatenate(kept)
 
 
-def _alike(group: NDArray[np.int64], small: Tensor) -> set[tuple[int, int]]:
-    rows = small[group]
-    likeness = torch.triu(rows @ rows.T, 1)
-    return {
-        (min(a, b), max(a, b))
-        for a, b in ((int(group[one]), int(group[two])) for one, two in (likeness > ALIKE).nonzero().tolist())
-    }
+def _neighbours(hashes: NDArray[np.uint64], band: int) -> NDArray[np.int64]:
+    """Pairs that agree in all bits of a band and in most of the others."""
+    value = (hashes >> np.uint64(16 * band)) & np.uint64(0xFFFF)
+    order = np.argsort(value, kind="stable").astype(np.int64)
+    crowd = np.bincount(value.astype(np.int64), minlength=2**16)
+    order = order[crowd[value[order].astype(np.int64)] <= CROWD]
+    pairs = [np.empty((0, 2), np.int64)]
+    for step in range(1, min(CROWD, len(order))):
+        same = value[order[step:]] == value[order[:-step]]
+        if not same.any():
+            break
+        both = np.stack([order[:-step][same], order[step:][same]], 1)
+        unlike = np.unpackbits((hashes[both[:, 0]] ^ hashes[both[:, 1]]).view(np.uint8).reshape(-1, 8), axis=1).sum(1)
+        pairs.append(np.sort(both[unlike <= BITS], axis=1))
+    return np.concatenate(pairs)
+
+
+def _alike(pairs: NDArray[np.int64], small: Tensor, images: Tensor) -> NDArray[np.bool_]:
+    """Which pairs correlate at 16x16 and are not equal in every pixel."""
+    first, second = torch.from_numpy(pairs).unbind(1)
+    alike = (small[first] * small[second]).sum(1) > ALIKE
+    other = (images[first] != images[second]).flatten(1).any(1)
+    result: NDArray[np.bool_] = (alike & other).numpy()
+    return result
 
 
 def _hashes(images: Tensor) -> tuple[NDArray[np.uint64], Tensor]:
