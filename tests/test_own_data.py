@@ -56,7 +56,7 @@ def test_classes_may_lie_at_the_root_and_the_test_part_is_then_drawn_by_content(
     (root / "train").rmdir()
     data = load(f"folder:{root}")
     assert counts(data) == [60, 8, 8, 8]
-    assert "6 of 30 labelled samples, 20% of each class" in data.notes[0]
+    assert "6 of 30 labelled samples, about 20% of each class" in data.notes[0]
     assert "±41 points" in data.notes[0]
     test = {tuple(image.flatten().tolist()) for image in data.images[data.train :]}
     for kind in CLASSES:  # other names, so another order

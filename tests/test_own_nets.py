@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import semifed
 from semifed.data.sources import Dataset
 from semifed.engine.assemble import prepare
+from semifed.engine.notices import notices
 from semifed.errors import SettingError
 from semifed.experiment import Experiment
 
@@ -85,7 +86,6 @@ def experiment(small: Make, module: nn.Module, data: Dataset, *assignments: str)
         (Noisy, "net: Noisy draws random numbers of its own"),
         (Counting, "net: Counting changes count itself in training"),
         (Tracking, r"net: Tracking changes norm\.running_mean itself in training"),
-        (Choosing, r'engine\.mode: Choosing cannot train several clients at once .*set engine\.mode = "single"'),
         (Pair, "net: Pair gives outputs tuple, but the data have 4 classes"),
         (Failing, r"net: Failing does not take images of 1x12x12 \(channels x height x width\): only square$"),
         (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), "net: Sequential does not take images of 1x12x12"),
@@ -102,8 +102,15 @@ def test_a_net_that_would_not_train_right_is_refused_at_the_start(
 
 
 def test_a_net_that_cannot_be_mapped_trains_alone(small: Make, synthetic: Dataset) -> None:
-    record = semifed.run(experiment(small, Choosing(), synthetic, "engine.mode=single", "train.rounds=1"))
+    heard: list[list[str]] = []
+    asked = experiment(small, Choosing(), synthetic, "train.rounds=1")
+    record = semifed.run(asked, watch=lambda event: heard.append(notices(event.assembly)))
     assert record.summary["status"] == "finished"
+    assert "Choosing cannot train several clients at once, so they train one by one" in heard[0]
+    alone = semifed.run(experiment(small, Choosing(), synthetic, "train.rounds=1", "engine.mode=single"))
+    assert alone.rows[0]["terms"].keys() == record.rows[0]["terms"].keys()
+    with pytest.raises(SettingError, match=r'Choosing cannot train several clients at once .*engine\.mode = "single"'):
+        prepare(experiment(small, Choosing(), synthetic, "engine.mode=mapped"))
 
 
 def test_the_check_leaves_the_random_numbers_of_the_user_alone(small: Make, synthetic: Dataset) -> None:
@@ -134,3 +141,126 @@ def test_own_net_and_own_data_run_from_python(small: Make) -> None:
         images = (pixels[100:].float() / 255 - 0.5) / 0.25
         right = (module(images).argmax(1) == labels[100:]).float().mean().item()
     assert 100 * right == pytest.approx(record.rows[-1]["models"]["global"]["accuracy"])
+
+
+class Block(nn.Module):
+    """Two convolutions with batch normalisation around a skip."""
+
+    def __init__(self, channels: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out)
+        self.conv2, self.bn2 = nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out)
+        self.down = nn.Conv2d(channels, out, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        changed = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(changed + self.down(x))
+
+
+class Residual(nn.Module):
+    """In the manner of image-model libraries: a stem, blocks, pooling, and a layer `fc` with the classes."""
+
+    def __init__(self, in_chans: int = 3, num_classes: int = 1000, width: int = 8) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(in_chans, width, 3, padding=1, bias=False), nn.BatchNorm2d(width))
+        self.layer1, self.layer2 = Block(width, width, 1), Block(width, 2 * width, 2)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(2 * width, num_classes)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.fc(self.pool(self.layer2(self.layer1(F.relu(self.stem(x))))).flatten(1))
+
+
+class Wanting(Base):
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+
+
+def flat(columns: int, classes: int) -> nn.Module:
+    return nn.Linear(columns, classes)
+
+
+def text(classes: int) -> str:
+    return "no net"
+
+
+HERE = __name__
+
+
+def test_a_residual_net_is_named_built_for_the_data_and_trained(small: Make) -> None:
+    made = small(f"net={HERE}:Residual", "train.rounds=1", "client.epochs=1")
+    assembly = prepare(made)
+    assert assembly.net.head == "fc"
+    assert assembly.net.feature_width == 16
+    backbone, head = assembly.net.split(assembly.net.init(0))
+    assert set(head) == {"fc.weight", "fc.bias"}
+    assert "layer2.bn1.running_var" in backbone
+    record = semifed.run(made)
+    assert record.summary["status"] == "finished"
+    again = semifed.run(Experiment.of(made.tables()))
+    assert all(torch.equal(value, again.model[name]) for name, value in record.model.items())
+
+
+def test_features_are_what_goes_into_the_head(small: Make) -> None:
+    net = prepare(small(f"net={HERE}:Residual")).net
+    params, images, rows = net.init(3), torch.rand(5, 1, 12, 12), torch.ones(5, dtype=torch.bool)
+    backbone, head = net.split(params)
+    one, two = net.pass_with(torch.tensor(0)), net.pass_with(torch.tensor(0))
+    features = one.features(backbone, images, rows)
+    logits = F.linear(features, head["fc.weight"], head["fc.bias"])
+    assert torch.allclose(logits, two(params, images, rows), atol=1e-6)
+    assert set(one.statistics({"net": backbone})["net"]) == set(two.statistics({"net": params})["net"])
+
+
+def test_a_method_with_a_backbone_of_its_own_takes_any_net_with_a_head(small: Make) -> None:
+    place = ["method=fedcon", "scenario.labels=server", "scenario.gamma=0.2", "train.rounds=1", "client.epochs=1"]
+    record = semifed.run(small(f"net={HERE}:Residual", *place))
+    assert record.summary["status"] == "finished"
+    headless = nn.Sequential(nn.Flatten(), nn.Unflatten(1, (144, 1)), nn.Conv1d(144, 4, 1), nn.Flatten())
+    made = small(*place)
+    parts = {name: getattr(made, name) for name in ("data", "scenario", "train", "client", "engine", "method")}
+    with pytest.raises(SettingError, match=r"net\.head: Sequential has no head that could be found"):
+        semifed.run(Experiment(net=headless, **parts))
+    with pytest.raises(SettingError, match=r"net\.head: layer2 of Residual is not the last part"):
+        semifed.run(small(f"net={HERE}:Residual", *place, "net.head=layer2"))
+    marked = Residual(1, 4)
+    marked.semifed_head = "fc"  # type: ignore[assignment]
+    assert semifed.run(Experiment(net=marked, **parts)).summary["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("assignments", "problem"),
+    [
+        (["net=nowhere:Net"], r"net\.name: cannot import 'nowhere' of 'nowhere:Net': ModuleNotFoundError"),
+        ([f"net={HERE}:Nothing"], r"has no class 'Nothing' that is an nn\.Module"),
+        ([f"net={HERE}:Wanting"], r"Wanting wants 'depth', which is not known here; give it a default"),
+        ([f"net={HERE}:text"], r"text makes a str, wanted an nn\.Module"),
+        (
+            [f"net={HERE}:Residual", "net.head=classifier"],
+            r"no part 'classifier'; it has stem, layer1, ",
+        ),
+        (["net=mlp", "net.head=fc"], r"net\.head: mlp is head\(features\(x\)\) already"),
+        ([f"net={HERE}:Residual", "net.norm=group"], r"net\.norm: .* brings its normalisation"),
+        (["net=residual"], r"there is no net 'residual'.*your own: module:Class"),
+    ],
+)
+def test_a_named_net_that_cannot_be_used_says_why(small: Make, assignments: list[str], problem: str) -> None:
+    with pytest.raises(SettingError, match=problem):
+        prepare(small(*assignments))
+
+
+def test_a_function_may_make_the_net_and_vectors_reach_it_as_rows(small: Make) -> None:
+    rows = torch.randn(300, 5, generator=torch.Generator().manual_seed(1))
+    data = Dataset("rows", rows, (rows[:, 0] > 0).long(), 200, ("low", "high"), (0.0,) * 5, (1.0,) * 5, flips=False)
+    made = small(f"net={HERE}:flat", "train.rounds=4", "client.lr=0.3")
+    parts = {name: getattr(made, name) for name in ("net", "scenario", "train", "client", "engine", "method")}
+    assert semifed.run(Experiment(data=data, **parts)).rows[-1]["models"]["global"]["accuracy"] > 80
+
+
+@pytest.mark.slow
+def test_a_net_of_timm_trains(small: Make) -> None:
+    timm = pytest.importorskip("timm", reason="timm needs torchvision, which is not among the dependencies")
+    made = small("train.rounds=1", "client.epochs=1", "scenario.clients=4", "train.clients_per_round=2")
+    module = timm.create_model("resnet10t", in_chans=1, num_classes=4)
+    parts = {name: getattr(made, name) for name in ("data", "scenario", "train", "client", "engine", "method")}
+    assert semifed.run(Experiment(net=module, **parts)).summary["status"] == "finished"

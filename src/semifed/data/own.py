@@ -161,8 +161,8 @@ def _about_test(raw: Raw, test: Tensor, share: float) -> str:
     count, labelled = int(test.sum()), int((raw.labels >= 0).sum())
     rough = f"; with so few an accuracy is good to about ±{100 / count**0.5:.0f} points" if 0 < count < 1000 else ""
     return (
-        f"the data have no test part: {count} of {labelled} labelled samples, {share:.0%} of each class by a hash of "
-        f"their content, are set apart as one{rough}"
+        f"the data have no test part: {count} of {labelled} labelled samples, about {share:.0%} of each class by a "
+        f"hash of their content, are set apart as one{rough}"
     )
 
 

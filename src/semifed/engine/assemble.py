@@ -148,7 +148,7 @@ def _check_split(experiment: Experiment, scenario: Scenario) -> None:
 def find_form(experiment: Experiment, net: Net) -> Form:
     """How clients are trained: by a rule if the user has not said, so that a run repeats to the last bit."""
     engine, large = experiment.engine, net.size >= MAPPED_BELOW
-    mapped = engine.mode == "mapped" or (engine.mode != "single" and not large)
+    mapped = engine.mode == "mapped" or (engine.mode != "single" and not large and not net.unmapped)
     return Form(mapped, not mapped and (engine.layout == "channels-last" or (engine.layout == "auto" and large)))
 
 
@@ -180,13 +180,15 @@ def _make_net(experiment: Experiment, shape: Shape, classes: int) -> Net:
     if not isinstance(logits, Tensor) or logits.shape != (2, classes):
         made = f"of shape {tuple(logits.shape[1:])}" if isinstance(logits, Tensor) else type(logits).__name__
         raise SettingError(f"net: {net.name} gives outputs {made}, but the data have {classes} classes")
-    if isinstance(given, nn.Module):
+    if isinstance(given, nn.Module) or given.own:
         # Which form is the fastest is not known yet; each is looked at when it is timed.
-        _check_own(net, find_form(experiment, net).mapped and experiment.engine.mode != "fastest")
+        _check_own(net)
+        if find_form(experiment, net).mapped and experiment.engine.mode != "fastest":
+            _check_mapped(net, experiment.engine.mode == "mapped")
     return net
 
 
-def _check_own(net: Net, mapped: bool) -> None:
+def _check_own(net: Net) -> None:
     """Look whether a user's own module trains as a pure function: no draws of its own, nothing changed in place."""
     params, count = net.init(0), math.prod(net.shape)
     before = {name: value.clone() for name, value in params.items()}
@@ -209,14 +211,25 @@ def _check_own(net: Net, mapped: bool) -> None:
             raise SettingError(
                 f"net: {net.name} changes {name} itself in training; only batch normalisation may do that"
             )
-    if mapped:
-        try:
-            vmap(train)(torch.arange(2), stack([params] * 2), stack([images] * 2))
-        except RuntimeError as error:
+
+
+def _check_mapped(net: Net, asked: bool) -> None:
+    """Look whether several clients can train at once; if that was asked for it must, else they train one by one."""
+    params, count = net.init(0), math.prod(net.shape)
+    images, rows = keys.uniform(torch.arange(4), count).reshape(4, *net.shape), torch.ones(4, dtype=torch.bool)
+
+    def train(key: Tensor, params: Params, images: Tensor) -> Tensor:
+        return net.pass_with(key)(params, images, rows)
+
+    try:
+        vmap(train)(torch.arange(2), stack([params] * 2), stack([images] * 2))
+    except Exception as error:  # a user's own module may fail in any way
+        if asked:
             raise SettingError(
                 f"engine.mode: {net.name} cannot train several clients at once ({_first_line(error)}); "
                 'set engine.mode = "single"'
             ) from None
+        net.unmapped = _first_line(error)
 
 
 def _first_line(error: Exception) -> str:

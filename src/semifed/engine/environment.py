@@ -22,7 +22,8 @@ from semifed.nets import kernels
 def content(assembly: Assembly) -> dict[str, str]:
     """Hashes of what an experiment file names but does not hold."""
     own = assembly.experiment.net
-    net = {"net": hashlib.sha256(repr(own).encode()).hexdigest()} if isinstance(own, nn.Module) else {}
+    text = repr(own) if isinstance(own, nn.Module) else repr(assembly.net.module({})) if own.own else ""
+    net = {"net": hashlib.sha256(text.encode()).hexdigest()} if text else {}
     return {"data": _hash_data(assembly.dataset), **net}
 
 

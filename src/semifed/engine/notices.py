@@ -23,6 +23,8 @@ def notices(assembly: Assembly) -> list[str]:
         bare = sum(1 for holding in scenario.clients if len(holding) and not len(holding.labelled))
         if bare:
             found.append(f"{bare} of {clients} clients hold no label: terms that need one are 0 there")
+    if assembly.net.unmapped:
+        found.append(f"{assembly.net.name} cannot train several clients at once, so they train one by one")
     reads = {pool.holds for pool in experiment.method.reads().values()}
     if reads == {"labelled"} and not any(len(holding.labelled) for holding in scenario.clients):
         found.append("no client holds anything that this method reads: only the server trains")

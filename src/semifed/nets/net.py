@@ -1,6 +1,8 @@
 """A net as pure functions over one flat dict of parameters and buffers; any `nn.Module` will do."""
 
 import copy
+import functools
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
@@ -9,6 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from semifed import keys
+from semifed.errors import SettingError
+from semifed.nets.heads import find_head, without
 from semifed.nets.layers import BatchNorm, KeyedDropout, make_pure
 from semifed.params import Params, Parts, layer
 
@@ -26,10 +30,17 @@ def in_words(shape: Shape) -> str:
 class Net:
     """The structure of a net without its numbers: those are always passed in and returned."""
 
-    def __init__(self, build: Callable[[], nn.Module], shape: Shape, name: str = "net") -> None:
-        """`build` makes the module anew, for images of a shape; its first parameters are drawn under a key."""
+    def __init__(
+        self, build: Callable[[], nn.Module], shape: Shape, name: str = "net", head: str | None = None
+    ) -> None:
+        """`build` makes the module anew, for images of a shape; its first parameters are drawn under a key.
+
+        `head` is the path of the part that makes classes of features; it is found if it is not given.
+        """
         self.name, self.shape, self._build = name, shape, build
         module = make_pure(build())
+        self.head = find_head(module, name, head)
+        self.unmapped = ""  # why it cannot train several clients at once, if so
         self._aliases = _aliases(module)
         self.parameters = frozenset(name for name, one in module.named_parameters() if one.requires_grad)
         self.buffers = frozenset(_state(module)) - self.parameters
@@ -38,28 +49,58 @@ class Net:
         module.to("meta").requires_grad_(False)
         training = copy.deepcopy(module).train()
         self._modes = {True: training, False: module.eval()}
+        self._trunks = {mode: without(one, self.head) for mode, one in self._modes.items()} if self.head else {}
         self.dropouts = {path: one for path, one in training.named_modules() if isinstance(one, KeyedDropout)}
         self.norms = {path: one for path, one in training.named_modules() if isinstance(one, BatchNorm)}
 
     @classmethod
     def of(cls, module: nn.Module, shape: Shape) -> "Net":
         """A user's own module; its present parameters are the ones a run starts from."""
-        return cls(lambda: copy.deepcopy(module), shape, type(module).__name__)
+        return cls(functools.partial(copy.deepcopy, module), shape, type(module).__name__)
 
     def weights(self, params: Params) -> Params:
         """The entries that are trained, without the buffers."""
         return {name: value for name, value in params.items() if name not in self.buffers}
 
     def split(self, params: Params) -> tuple[Params, Params]:
-        """Backbone and head: the entries of `features` and the others."""
-        backbone = {name: value for name, value in params.items() if name.startswith("features.")}
+        """Backbone and head: the entries of `features`, or of all but the head that was named or found."""
+        backbone = {name: value for name, value in params.items() if self._in_backbone(name)}
         return backbone, {name: value for name, value in params.items() if name not in backbone}
+
+    def _in_backbone(self, name: str) -> bool:
+        return not name.startswith(f"{self.head}.") if self.head else name.startswith("features.")
 
     @cached_property
     def feature_width(self) -> int:
         """How many numbers the backbone makes of an image."""
-        backbone, _ = self.split(self.init(0))
-        return self.call(False, backbone, torch.zeros(1, *self.shape), {}, "features").shape[1]
+        backbone, head = self.split(self.init(0))
+        if not backbone or not head:
+            raise SettingError(
+                f"net.head: {self.name} has no head that could be found, and this method trains its backbone apart; "
+                "name the part that makes classes of features, e.g. net.head = fc"
+            )
+        made = self._features_checked(backbone, head) if self.head else None
+        if made is None:
+            made = self.call(False, backbone, torch.zeros(1, *self.shape), {}, "features")
+        return made.shape[1]
+
+    def _features_checked(self, backbone: Params, head: Params) -> Tensor:
+        """The features of a sample, once it is clear that the head alone makes the outputs of them."""
+        x = keys.uniform(torch.arange(1), math.prod(self.shape)).reshape(1, *self.shape)
+        last = self._modes[False].get_submodule(self.head)
+        state = {name.removeprefix(f"{self.head}."): value for name, value in head.items()}
+        try:
+            made = self.call(False, backbone, x, {}, "features")
+            outputs: Tensor = functional_call(last, state, (made,), tie_weights=False)
+            fits = made.dim() == 2 and torch.allclose(outputs, self.evaluate({**backbone, **head}, x), atol=1e-4)
+        except Exception:  # what follows the head does not take its input
+            fits = False
+        if not fits:
+            raise SettingError(
+                f"net.head: {self.head} of {self.name} is not the last part, taking one row a sample and giving the "
+                "outputs; name the one that does, e.g. net.head = fc"
+            )
+        return made
 
     def init(self, key: int) -> Params:
         """Fresh parameters and buffers, drawn as the module itself draws them."""
@@ -106,7 +147,10 @@ class Net:
             one.forget()
         module, state = self._modes[training], {**self._constants_on(x.device), **params, **extra}
         state |= {alias: state[name] for alias, name in self._aliases.items() if name in state}
-        if branch:
+        if branch and self.head:
+            module = self._trunks[training]
+            state = {name: value for name, value in state.items() if self._in_backbone(name)}
+        elif branch:
             module, prefix = module.get_submodule(branch), f"{branch}."
             state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
         output: Tensor = functional_call(module, state, (x,), tie_weights=False)

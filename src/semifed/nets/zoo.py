@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from semifed.errors import SettingError
 from semifed.nets.kernels import ConvPoolRelu, Linear
 from semifed.nets.net import Net, Shape, in_words
+from semifed.nets.own import make_own
 from semifed.settings import Settings, nearest, option
 
 Norm = Literal["batch", "group", "none"]
@@ -168,19 +169,36 @@ class NetSettings(Settings):
 
     table: ClassVar[str] = "net"
 
-    name: str = option("mnist-cnn", "which net; see `semifed list nets`")
+    name: str = option("mnist-cnn", "which net; see `semifed list nets`, or your own as module:Class")
     norm: Literal["batch", "group", "none"] | None = option(
         None, "batch, group or none; the one of the net's paper if not given"
     )
 
+    head: str | None = option(
+        None, "your own net: the part that makes classes of features, e.g. fc; the last linear layer if not given"
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.name not in NETS:
-            raise SettingError(f"net.name: there is no net {self.name!r}; {nearest(self.name, NETS)}")
+        if self.own:
+            if self.norm:
+                raise SettingError(f"net.norm: {self.name} is your own and brings its normalisation; leave it out")
+        elif self.name not in NETS:
+            hint = nearest(self.name, NETS)
+            raise SettingError(f"net.name: there is no net {self.name!r}; {hint} (your own: module:Class)")
+        elif self.head:
+            raise SettingError(f"net.head: {self.name} is head(features(x)) already; leave it out")
+
+    @property
+    def own(self) -> bool:
+        """Whether this names a net of the user's."""
+        return ":" in self.name
 
 
 def make(settings: NetSettings, shape: Shape, classes: int, norm: Norm | None = None) -> Net:
     """The net an experiment names, for images of this shape; `norm` is what the method would have."""
+    if settings.own:
+        return make_own(settings.name, shape, classes, settings.head)
     plan = NETS[settings.name]
     if len(shape) != 3 and settings.name != "mlp":
         raise SettingError(f"net.name: {settings.name} takes images, but the data are {in_words(shape)}; use net = mlp")
