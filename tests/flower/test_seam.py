@@ -7,17 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from flower.post import Post, make_sites
 from semifed import run
+from semifed.engine.assemble import load_data, make_split
 from semifed.engine.flower_client import Site, SiteOptions
 from semifed.engine.flower_server import Federation, FlowerClients
 from semifed.engine.local import Absent
 from semifed.engine.wire import Letter, LetterError, read_head
 from semifed.errors import RunError
 from semifed.experiment import Experiment
+from semifed.federation.serving import whole
 from semifed.payload import nbytes, pack, unpack
 from semifed.results.record import Record
 
@@ -371,3 +374,20 @@ def test_options_are_a_sites_own(tmp_path: Path) -> None:
     assert member is not None
     assert member.assembly.experiment.engine.workers == 1
     assert member.assembly.experiment.engine.threads == 1
+
+
+def test_sites_with_data_of_their_own_and_a_server_that_keeps_all_of_its(tmp_path: Path) -> None:
+    exp = experiment("fedcon", "federation.server_data=all", "train.rounds=2")
+    dataset = load_data(exp, None)
+    split = whole(make_split(exp, dataset), exp, dataset.labels.numpy() >= 0)
+    assert len(split.server.labelled) == 400
+    post = make_sites(tmp_path, 3)
+    for number, name in enumerate(post.sites):
+        images, labels = dataset.images[number * 100 : number * 100 + 60], torch.full((60,), -1)
+        np.savez(tmp_path / f"{name}.npz", images=images.permute(0, 2, 3, 1).numpy(), labels=labels.numpy())
+        post.sites[name] = Site(SiteOptions(name, f"npz:{tmp_path / name}.npz", tmp_path / name), lambda _: True)
+    record = federate(exp, post, split=split)
+    assert [row["clients"] for row in record.rows] == [[0, 1, 2]] * 2
+    assert record.rows[-1]["server_terms"]
+    assert post.sites["a"]._member is not None
+    assert len(post.sites["a"]._member.assembly.scenario.clients[0].unlabelled) == 60

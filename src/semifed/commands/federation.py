@@ -72,7 +72,8 @@ def serve(
     semifed serve --out runs/hospitals --address 0.0.0.0:8443 --resume
     """
     there = out / "experiment.toml" if resume and is_begun(out) else None
-    wanted = Experiment.read(experiment or there, assignments) if experiment or assignments or not there else None
+    same = resume and not experiment and not assignments
+    wanted = None if same else Experiment.read(experiment or there, assignments)
     watcher = Watcher(Console(stderr=True))
     try:
         record = serve_run(

@@ -138,7 +138,8 @@ def _check_split(experiment: Experiment, scenario: Scenario) -> None:
         raise SettingError('scenario.labels: the split has labels at the server; set scenario.labels = "server"')
     if not len(scenario.server.labelled) and settings.labels == "server":
         raise SettingError('scenario.labels: the split has no labels at the server; set scenario.labels = "client"')
-    if active < experiment.train.clients_per_round:
+    elsewhere = not active and experiment.federation.server_data == "all"  # the sites have data of their own
+    if active < experiment.train.clients_per_round and not elsewhere:
         raise DataError(
             f"train.clients_per_round: only {active} of {clients} clients hold any data, fewer than the "
             f"{experiment.train.clients_per_round} a round; lower it or use fewer clients"

@@ -65,6 +65,7 @@ class Site:
         self._options, self._agree, self._say = options, agree, say
         self._member: Membership | None = None
         self.ended = ""  # the run that the server has said is over
+        self.refused = ""  # why this site does not take part
 
     def answer(self, letter: Letter) -> Letter:
         """The answer to a letter; what goes wrong becomes an answer too, and nothing that is old is ever sent."""
@@ -76,8 +77,9 @@ class Site:
             return answers[kind](letter)
         except Exception as error:  # whatever a server sends, a site lives on
             self._say(f"{kind}: {type(error).__name__}: {error}")
-            known = isinstance(error, SemifedError)
-            return Letter({"kind": "refused" if kind == "invite" and known else "failed", "reason": _to_tell(error)})
+            refused = kind == "invite" and isinstance(error, SemifedError)
+            self.refused = str(error) if refused else self.refused
+            return Letter({"kind": "refused" if refused else "failed", "reason": _to_tell(error)})
 
     def _join(self, letter: Letter) -> Letter:
         head = letter.head

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from semifed.engine.flower_client import Site, SiteOptions
-from semifed.errors import RunError
+from semifed.engine.wire import Letter
+from semifed.errors import RunError, SettingError
 from semifed.federation import keys
 from semifed.federation.node import BUSY_KEY, Node, check_address, explain, is_refusal
 from semifed.federation.serving import check_insecure, need_flower
@@ -38,7 +39,7 @@ def join(
         try:
             node.connect()
             waiting.reached(options.name)
-            node.serve(site.answer, lambda: bool(site.ended))
+            node.serve(lambda letter: _told(site.answer(letter), say), lambda: bool(site.ended or site.refused))
         except (OSError, RuntimeError, ValueError) as error:
             waiting.failed(error)
         except Exception as error:
@@ -47,7 +48,19 @@ def join(
             waiting.failed(error)
         finally:
             node.close()
+        if site.refused:
+            raise SettingError(site.refused)
     return site.ended
+
+
+def _told(reply: Letter, say: Callable[[str], None]) -> Letter:
+    """Say what is about to be sent."""
+    head = reply.head
+    if head["kind"] == "trained":
+        say(f"round {head['round'] + 1}: trained on {head['examples']} images, sends {len(reply.body):,} bytes")
+    elif head["kind"] == "failed":
+        say(f"failed: {head['reason']}")
+    return reply
 
 
 class _Waiting:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -225,7 +226,9 @@ class FlowerLink:
         ) as control:
             for site, key in self._sites.items():
                 self._nodes[site] = control.RegisterNode(RegisterNodeRequest(public_key=key, name=site)).node_id
-            content = build_fab_from_files({"pyproject.toml": _APP.encode()})[0]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of Flower's own use of another library
+                content = build_fab_from_files({"pyproject.toml": _APP.encode()})[0]
             control.StartRun(StartRunRequest(fab=Fab(content=content)))
 
     def _wait_until_open(self) -> None:

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from semifed.data.scenario import Holding, Scenario
@@ -124,18 +125,19 @@ def _split(experiment: Experiment, data_dir: Path | None) -> Scenario | None:
     if experiment.federation.server_data == "split":
         return None
     dataset = load_data(experiment, data_dir)
-    return whole(make_split(experiment, dataset), experiment)
+    return whole(make_split(experiment, dataset), experiment, dataset.labels.numpy() >= 0)
 
 
-def whole(split: Scenario, experiment: Experiment) -> Scenario:
+def whole(split: Scenario, experiment: Experiment, known: NDArray[np.bool_]) -> Scenario:
     """The same split with everything that clients would hold at the server, labelled if it has the labels."""
     nothing = np.zeros(0, np.int64)
+    empty = Holding(nothing, nothing)
     clients = [holding for one in split.clients for holding in (one.labelled, one.unlabelled)]
     everything = np.sort(np.concatenate([split.server.labelled, split.server.unlabelled, split.unused, *clients]))
     at_server = experiment.scenario.labels == "server"
     return Scenario(
-        clients=tuple(Holding(nothing, nothing) for _ in split.clients),
-        server=Holding(everything if at_server else nothing, nothing),
+        clients=(empty,) * len(split.clients),
+        server=Holding(everything[known[everything]], everything[~known[everything]]) if at_server else empty,
         validation=split.validation,
         test=split.test,
         unused=nothing if at_server else everything,
