@@ -24,8 +24,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SLOW = {"docs/add-a-method.md"}
 """Pages that take more than a few seconds."""
 
-ELSEWHERE = {"docs/how-to/deploy.md", "docs/how-to/ray.md"}
-"""Pages about other machines; that the command line takes what they say is looked at in test_deploy.py."""
+ELSEWHERE = {"docs/how-to/deploy.md", "docs/how-to/ray.md", "docs/how-to/run-a-federation.md"}
+"""Pages about other machines; what they say is looked at in test_deploy.py and flower/test_how_to.py."""
 
 FENCE = re.compile(r"(?:<!-- ([^>]*?) -->\s*\n)?^```([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LANGUAGES = {"", "sh", "python", "toml", "text", "json", "csv", "html", "yaml", "ini"}

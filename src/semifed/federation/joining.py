@@ -58,8 +58,6 @@ def _told(reply: Letter, say: Callable[[str], None]) -> Letter:
     head = reply.head
     if head["kind"] == "trained":
         say(f"round {head['round'] + 1}: trained on {head['examples']} images, sends {len(reply.body):,} bytes")
-    elif head["kind"] == "failed":
-        say(f"failed: {head['reason']}")
     return reply
 
 
