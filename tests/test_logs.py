@@ -164,12 +164,12 @@ def test_wandb_itself_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-def test_mlflow_itself_in_a_store_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_itself_in_a_data_base_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with Log(["mlflow"], tmp_path / "run") as log:
         record = semifed.run(experiment(), tmp_path / "run", watch=log)
-    client = mlflow.MlflowClient((tmp_path / "mlruns").as_uri())
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     (run,) = client.search_runs([client.get_experiment_by_name("semifed").experiment_id])
     assert run.info.status == "FINISHED"
     assert run.data.params["method.name"] == "fedavg"

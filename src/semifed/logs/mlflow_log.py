@@ -1,4 +1,4 @@
-"""MLflow: a store of files beside the runs, or the server that MLFLOW_TRACKING_URI names."""
+"""MLflow: a data base file beside the runs, or the server that MLFLOW_TRACKING_URI names."""
 
 import importlib
 import os
@@ -22,7 +22,8 @@ class MlflowWriter:
         self._id = ""
 
     def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        store = os.environ.get("MLFLOW_TRACKING_URI") or (folder.resolve().parent / "mlruns").as_uri()
+        beside = (folder.resolve().parent / "mlflow.db").as_posix()
+        store = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{beside}"
         self._client = self._mlflow.MlflowClient(store)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "semifed")
         known = self._client.get_experiment_by_name(name)

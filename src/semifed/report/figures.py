@@ -75,7 +75,7 @@ def _figures(found: Plain) -> Iterator[tuple[str, "Figure"]]:
     yield from _lines("terms", groups, [(name[5:].replace("_", " "), _named(name)) for name in terms], "loss term")
     health = {
         "coverage": "coverage",
-        "right": "right pseudo-labels (known in simulation only)",
+        "right": "right labels (simulation)",
         "agreement": "agreement",
     }
     yield from _lines("pseudo-labels", groups, [(title, _named(name)) for name, title in health.items()], "share")
@@ -182,7 +182,7 @@ def _bubbles(split: Plain) -> "Figure":
         x, y = [cell[0] for cell in drawn], [cell[1] for cell in drawn]
         panel.scatter(x, y, s=sizes, color=colour, alpha=alpha, linewidths=0, label=label)
     panel.set_yticks(range(len(split["classes"])), split["classes"])
-    step = max(1, len(names) // 20)
+    step = -(-len(names) // 16)
     panel.set_xticks(range(0, len(names), step), names[::step])
     panel.invert_yaxis()
     panel.margins(x=0.02, y=0.08)

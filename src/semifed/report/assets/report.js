@@ -7,6 +7,7 @@
     dark: ["#6db3f2", "#ff9d4d", "#45c79a", "#f08ad4", "#b3a0f5", "#e0b64a", "#ff8087", "#6fd0e0", "#b4bec8", "#b4d455"],
   };
   const DASHES = ["solid", "dashed", "dotted", [10, 3, 2, 3]], SVG_DASH = ["", "5 3", "1.5 2.5", "7 2 1.5 2"];
+  const FONT = getComputedStyle(document.body).fontFamily;
   const shown = groups.map(() => true), charts = [];
   let model = "";
 
@@ -36,16 +37,21 @@
   };
   const percent = (value) => (value === null || value === undefined ? "–" : `${Number((100 * value).toFixed(1))}%`);
   const bytes = (mb) => (mb >= 1000 ? `${digits(mb / 1000)} GB` : `${digits(mb)} MB`);
+  let dark = false;
   const isDark = () => root.dataset.theme === "dark" || (root.dataset.theme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
-  const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-  const colour = (place) => COLOURS[isDark() ? "dark" : "light"][place % 10];
+  const found = new Map();  // to ask for a style after every change of the page would make it lay itself out each time
+  const css = (name) => {
+    if (!found.has(name)) found.set(name, getComputedStyle(root).getPropertyValue(name).trim());
+    return found.get(name);
+  };
+  const colour = (place) => COLOURS[dark ? "dark" : "light"][place % 10];
   const dash = (place) => DASHES[Math.floor(place / 10) % DASHES.length];
 
   // Parts of a chart's option
 
   const base = () => ({
     animation: false,
-    textStyle: { fontFamily: getComputedStyle(document.body).fontFamily, color: css("--ink") },
+    textStyle: { fontFamily: FONT, color: css("--ink") },
     grid: { left: 8, right: 16, top: 28, bottom: 8, outerBoundsMode: "same", outerBoundsContain: "axisLabel" },
     legend: { show: false },
     toolbox: {
@@ -111,11 +117,11 @@
     option.series = series;
     option.tooltip.trigger = "axis";
     option.tooltip.axisPointer = { type: "line", lineStyle: { color: css("--soft"), type: "dashed" }, label: { show: false } };
-    option.tooltip.formatter = (found) => tip(found.filter((one) => one.seriesType === "line"), xName, format, xFormat);
+    option.tooltip.formatter = (hit) => tip(hit.filter((one) => one.seriesType === "line"), xName, format, xFormat);
     return option;
   };
-  const tip = (found, xName, format, xFormat) => {
-    const known = found.filter((one) => one.data[1] !== null).sort((one, two) => two.data[1] - one.data[1]);
+  const tip = (hit, xName, format, xFormat) => {
+    const known = hit.filter((one) => one.data[1] !== null).sort((one, two) => two.data[1] - one.data[1]);
     const rows = known.slice(0, 14).map((one) => {
       const place = Number(one.seriesName), [, mean, std] = one.data;
       const spread = std ? ` <span class="pm">± ${escaped(format(std))}</span>` : "";
@@ -166,8 +172,8 @@
     option.xAxis = below(server ? "server and clients" : "client", { type: "category", data: names, axisLabel: { color: css("--soft"), fontSize: 11, hideOverlap: true } });
     option.yAxis = axis("", { type: "category", data: one.classes, inverse: true, splitLine: { show: what === "bubbles", lineStyle: { color: css("--grid") } },
       axisLabel: { color: css("--soft"), fontSize: 11, width: 110, overflow: "truncate", interval: one.classes.length > 20 ? "auto" : 0 } });
-    option.tooltip.formatter = (found) => {
-      const [x, y, known, hidden] = found.data.cell ?? found.data;
+    option.tooltip.formatter = (hit) => {
+      const [x, y, known, hidden] = hit.data.cell ?? hit.data;
       const who = names[x] === "server" ? "server" : `client ${names[x]}`;
       return `<div class="tip"><div class="pm">${escaped(who)}, class ${escaped(one.classes[y])}</div>` +
         `<div class="line"><span>labelled</span><b>${known}</b></div><div class="line"><span>unlabelled</span><b>${hidden}</b></div></div>`;
@@ -210,8 +216,8 @@
     }));
     option.tooltip.trigger = "axis";
     option.tooltip.axisPointer = { type: "shadow", shadowStyle: { color: css("--grid"), opacity: 0.6 } };
-    option.tooltip.formatter = (found) => `<div class="tip"><div class="pm">${escaped(groups[order[found[0].dataIndex]]?.label ?? "")}</div>` +
-      found.map((one) => `<div class="line"><span><i style="background:${one.color}"></i>${escaped(one.seriesName)}</span><b>${bytes(one.value)}</b></div>`).join("") + "</div>";
+    option.tooltip.formatter = (hit) => `<div class="tip"><div class="pm">${escaped(groups[order[hit[0].dataIndex]]?.label ?? "")}</div>` +
+      hit.map((one) => `<div class="line"><span><i style="background:${one.color}"></i>${escaped(one.seriesName)}</span><b>${bytes(one.value)}</b></div>`).join("") + "</div>";
     return option;
   };
 
@@ -312,8 +318,8 @@
   const draw = (chart) => {
     if (chart.box.parentElement.hidden) return;
     if (chart.height) chart.box.style.height = `${Math.min(1600, chart.height())}px`;
-    chart.view ??= echarts.init(chart.box, null, { renderer: "canvas" });
-    chart.view.resize();
+    if (chart.view) chart.view.resize();
+    else chart.view = echarts.init(chart.box, null, { renderer: "canvas" });
     const option = chart.build();
     option.legend.selected = Object.fromEntries(groups.map((_, place) => [String(place), shown[place]]));
     if (!option.legend.show) option.legend.data = groups.map((_, place) => String(place));
@@ -366,6 +372,8 @@
 
   const theme = (name) => {
     if (name === "auto") delete root.dataset.theme; else root.dataset.theme = name;
+    dark = isDark();
+    found.clear();
     document.querySelectorAll("[data-theme-set]").forEach((node) => node.setAttribute("aria-checked", String(node.dataset.themeSet === name)));
     paint();
     drawAll();
