@@ -34,7 +34,7 @@ QUIET = {
 }
 """Nothing is looked up, reported or installed from elsewhere."""
 
-START_TIME = 180.0
+START_TIME = 600.0
 """Seconds that Flower has to start, on a busy machine too."""
 
 _APP = """[project]
