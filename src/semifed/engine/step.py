@@ -96,8 +96,10 @@ class Stepper:
 
     def _rate(self, parts: Parts, clock: Clock) -> Tensor:
         """The learning rate now, one a client where the method has a pace of its own."""
-        round, rounds = (int(one.flatten()[0]) for one in (clock.round, clock.rounds))  # the same for all clients
-        rate = self._training.rate(round, rounds)
+        rate = self._training.lr
+        if self._training.decay != "none":
+            round, rounds = (int(one.flatten()[0]) for one in (clock.round, clock.rounds))  # the same for all clients
+            rate = self._training.rate(round, rounds)
         if self._pace is None:
             return torch.tensor(rate)
         pace = self._pace
