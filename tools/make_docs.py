@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import inspect
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -258,11 +259,29 @@ def ledger_rows(lines: list[reproduce.Line]) -> list[str]:
     return rows
 
 
+def reliability_page() -> str:
+    """The faults and bad inputs, what happens, and the tests that show it."""
+    cases = tomllib.loads((DOCS.parent / "tests" / "cases.toml").read_text(encoding="utf-8"))["case"]
+    lines = [NOTE.replace("the code", "tests/cases.toml"), "# Faults and bad input", ""]
+    lines += [
+        "What happens when something goes wrong, and the tests that show it (`make test-all` runs all of them).",
+        "",
+    ]
+    lines += ["| | case | what happens | shown by |", "|---:|---|---|---|"]
+    for case in cases:
+        shown = ", ".join(f"`{test.removeprefix('tests/')}`" for test in case["tests"])
+        lines.append(
+            f"| {case['number']} | {case['case']} | {case['happens']} | {shown or 'not yet: ' + case['missing']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def pages() -> dict[Path, str]:
     """Every generated page with its content."""
     reference = {"settings.md": settings_page(), "methods.md": methods_page(), "commands.md": commands_page()}
     cards = {DOCS / "methods" / f"{name}.md": card(name) for name in METHODS}
     known = {Path(doctor.__file__).with_name("measured.csv"): measured()}
+    known |= {DOCS / "reliability.md": reliability_page()}
     known |= {page: with_measured(page) for page in (DOCS / "choose-a-method.md", DOCS.parent / "README.md")}
     return {DOCS / "reference" / name: text for name, text in reference.items()} | cards | known | ledger_pages()
 
