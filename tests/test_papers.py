@@ -191,6 +191,13 @@ def test_runs_go_into_the_ledger_and_come_back(small: str, tmp_path: Path) -> No
         ledger.read(book)
 
 
+def test_a_dry_run_says_what_is_missing_and_what_it_takes(small: str, tmp_path: Path) -> None:
+    words = ["reproduce", small, "--method", "one", "--seeds", "2", "--ledger", str(tmp_path), "--dry-run", "--json"]
+    answer = json.loads(call(*words).out)
+    assert [one["name"] for one in answer["runs"]] == ["mnist,iid,0.1,one,seed=0", "mnist,iid,0.1,one,seed=1"]
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_reduced_scale_is_another_experiment(small: str, tmp_path: Path) -> None:
     cell = presets.read(small, "reduced").cells[0]
     run(cell.experiment, tmp_path / "run")

@@ -7,12 +7,14 @@ from pathlib import Path
 import click
 
 from semifed.commands import options
+from semifed.commands.plan import show
 from semifed.commands.sweep import run_watched
 from semifed.errors import RunError, SettingError
 from semifed.papers import ledger, presets
 from semifed.papers.reproduce import fill, missing, records, tally, text_table
 from semifed.results.collection import StoredRun, collect
 from semifed.results.tables import FORMATS
+from semifed.sweeps.sweep import default_jobs
 from semifed.terminal import print_table, standard_output, table
 
 
@@ -29,6 +31,7 @@ from semifed.terminal import print_table, standard_output, table
 @click.option("--scale", default=presets.PAPER_SCALE, show_default=True, help="The paper's, or a smaller one it has.")
 @click.option("--run", "run_missing", is_flag=True, help="Run the asked cells that the ledger does not have.")
 @click.option("--again", is_flag=True, help="With --run: also those that the ledger has.")
+@click.option("--dry-run", is_flag=True, help="Print the runs of --run and what they will take, and run none.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs (else runs/reproduce/NAME).")
 @click.option("--record", is_flag=True, help="Take the finished runs of --out into the ledger.")
 @click.option(
@@ -45,6 +48,7 @@ def reproduce(
     scale: str,
     run_missing: bool,
     again: bool,
+    dry_run: bool,
     out: Path | None,
     record: bool,
     ledger_dir: Path | None,
@@ -73,7 +77,10 @@ def reproduce(
     cells = presets.chosen(preset, wanted)
     entries = ledger.read(ledger_dir)
     place = out or Path("runs") / "reproduce" / name.replace("/", "-")
-    points = missing(cells, seeds, None if again else ledger.Book(entries)) if run_missing else []
+    points = missing(cells, seeds, None if again else ledger.Book(entries)) if run_missing or dry_run else []
+    if dry_run:
+        show(points, jobs or default_jobs(points), data_dir, as_json)
+        return
     if points:
         run_watched(points, place, (), jobs, data_dir, quiet)
     runs = _runs_in(place, required=record)
@@ -82,10 +89,9 @@ def reproduce(
     lines = fill(cells, preset.round, ledger.Book([*entries, *(ledger.entry(run) for run in runs if run.done)]))
     if as_json:
         click.echo(json.dumps(records(lines), indent=2))
-        return
-    print_table(text_table(preset, lines, seeds), records(lines), form)
-    if form == "text":
-        click.echo(tally(lines, seeds))
+    else:
+        print_table(text_table(preset, lines, seeds), records(lines), form)
+        click.echo(tally(lines, seeds), err=form != "text")
 
 
 def _runs_in(place: Path, required: bool) -> list[StoredRun]:
