@@ -5,6 +5,7 @@ If it dies it is started anew, the sites' keys are registered again, and whoever
 
 import os
 import secrets
+import select
 import shutil
 import signal
 import socket
@@ -154,6 +155,7 @@ class FlowerLink:
             if self._relay is None:
                 raise ConnectionError
             frames.send(self._relay, head, blobs or [])
+            self._await(self._relay)
             frame = frames.receive(self._relay)
             if frame is None:
                 raise ConnectionError
@@ -169,6 +171,13 @@ class FlowerLink:
             self._start()
             raise LinkLostError
         return frame
+
+    def _await(self, relay: socket.socket) -> None:
+        """Until there is an answer; the relay would try for ever to reach a link that is dead or stuck."""
+        end = time.monotonic() + START_TIME
+        while not select.select([relay], [], [], 0.5)[0]:
+            if self._process is None or self._process.poll() is not None or time.monotonic() > end:
+                raise ConnectionError
 
     def _start(self) -> None:
         path = self._folder / "relay"
