@@ -22,7 +22,9 @@ from semifed.terminal import print_table
 @click.option("--against", metavar="RUNS", help="Whom the others are tested against (else the first): label or method.")
 @click.option("--model", help="Which model counts where runs have several, e.g. target (else the first).")
 @click.option("--pairs", is_flag=True, help="The tests alone.")
-@click.option("--format", "form", default="text", show_default=True, type=click.Choice(FORMATS))
+@click.option(
+    "--format", "form", default="text", show_default=True, type=click.Choice(FORMATS), help="How the table is written."
+)
 @options.as_json
 def compare(
     runs: Sequence[Path],

@@ -48,7 +48,10 @@ def keys(folder: Path, hosts: Sequence[str], sites: Sequence[str], days: int) ->
 @options.experiment
 @options.assignments
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the run.")
-@click.option("--keys", "keys_folder", type=click.Path(path_type=Path), default=Path("keys/server"), show_default=True)
+@click.option(
+    "--keys", "keys_folder", type=click.Path(path_type=Path), default=Path("keys/server"), show_default=True,
+    help="The server's keys.",
+)  # fmt: skip
 @click.option("--address", default="127.0.0.1:8443", show_default=True, help="HOST:PORT to listen on.")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out.")
 @_insecure

@@ -37,7 +37,9 @@ from semifed.terminal import print_table, standard_output, table
 @click.option(
     "--ledger", "ledger_dir", type=click.Path(path_type=Path), help="Folder of the ledger (else the project's)."
 )
-@click.option("--format", "form", default="text", show_default=True, type=click.Choice(FORMATS))
+@click.option(
+    "--format", "form", default="text", show_default=True, type=click.Choice(FORMATS), help="How the table is written."
+)
 @options.jobs
 @click.option("--quiet", is_flag=True, help="Show nothing but the result.")
 @options.data_dir
