@@ -111,7 +111,7 @@ def read_parquet(path: Path, count: int) -> tuple[Samples, list[int]]:
                 except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError):
                     corrupt.append(row)
             labels += batch_labels
-    except (pyarrow.ArrowException, OSError, IndexError) as error:
+    except (pyarrow.ArrowException, OSError, IndexError, ValueError) as error:  # a column name may be no text
         raise refused(path, f"is not a readable parquet file ({error})") from error
     if len(labels) != count or None in labels:
         raise refused(path, f"has {len(labels) - labels.count(None):,} labels, wanted {count:,}")
