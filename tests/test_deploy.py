@@ -1,5 +1,6 @@
 """The deployment kit: every command in it and in its pages is one that the command line takes, and its files agree."""
 
+import itertools
 import re
 import shlex
 import shutil
@@ -15,11 +16,16 @@ import yaml
 
 from semifed import __version__
 from semifed.cli import cli
+from semifed.errors import RunError
+from semifed.results.folder import check_free
 from test_snippets import ELSEWHERE
 
 ROOT = Path(__file__).parent.parent
 KIT = ROOT / "deploy"
 PAGES = [ROOT / name for name in sorted(ELSEWHERE)]
+SHELL = {">", ">>", "<", "|", "&", "&&", "||", ";", "2>&1"}
+"""From the first of these on a line is the shell's."""
+
 SAMPLES = {"SERVER": "server.example.org:8443", "SITE": "north", "DATA": "folder:/data/north", "%i": "north"}
 
 
@@ -68,7 +74,8 @@ def _commands() -> Iterator[tuple[str, list[str]]]:
             yield path.name, words
     for name, line in _in_pages():
         if line.startswith("semifed "):
-            yield name, shlex.split(line, comments=True)[1:]
+            words = shlex.split(line, comments=True)[1:]
+            yield name, list(itertools.takewhile(lambda word: word not in SHELL, words))
 
 
 COMMANDS = [(where, [_filled(word) for word in words]) for where, words in _commands()]
@@ -164,6 +171,20 @@ def test_paths_in_commands_are_mounted() -> None:
             assert len(paths) == 3
             for path in paths:
                 assert any(Path(path).is_relative_to(mount) for mount in mounted), f"{name}: {path}"
+
+
+def test_the_folder_of_the_run_is_made_before_the_server_starts(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="there is no such run"):
+        check_free(tmp_path / "federation", leftover=True)
+    (tmp_path / "federation").mkdir()
+    check_free(tmp_path / "federation", leftover=True)
+    assert "\nExecStartPre=/usr/bin/mkdir -p federation\n" in (KIT / "systemd/semifed-server.service").read_text(
+        "utf-8"
+    )
+    (pod,) = [pod for name, pod in _pods() if name == "server.yaml"]
+    assert "/work/runs/federation" in pod["initContainers"][0]["args"][0]
+    assert {"name": "work", "mountPath": "/work"} in pod["initContainers"][0]["volumeMounts"]
+    assert "mkdir -p data runs/federation" in (ROOT / "docs/how-to/deploy.md").read_text("utf-8")
 
 
 # linters, where they are installed; `make check-deploy` installs and runs all of them
