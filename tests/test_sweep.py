@@ -21,7 +21,7 @@ from semifed.sweeps.folder import taken
 from semifed.sweeps.grid import Axis, axes, axis, point_name, points
 from semifed.sweeps.progress import FINISHED, RUNNING, SweepProgress
 from semifed.sweeps.view import duration, summary_line
-from toys import TINY, call, contents, end, rows_in, same_end, sets, start
+from toys import TINY, call, contents, end, rows_in, same_end, sets, start, worker_processes
 
 EXPERIMENT = Experiment.read(None, [*TINY, "train.rounds=3"])
 OVER = {"method": ("fedavg", "fedavg+"), "seed": (0, 1)}
@@ -136,7 +136,7 @@ def test_a_stopped_sweep_goes_on(tmp_path: Path, unbroken: Path) -> None:
     folder = tmp_path / "sweep"
     with pytest.raises(KeyboardInterrupt):
         sweep(EXPERIMENT, OVER, folder, jobs=1, watch=stop)
-    assert psutil.Process().children() == []
+    assert worker_processes(psutil.Process()) == []
     (first, *_) = collect([folder])
     assert first.status in ("stopped", "finished")
     said = call("sweep", "--out", str(folder), "--json")

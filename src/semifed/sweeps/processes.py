@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock
 
-from semifed.errors import SemifedError
+from semifed.errors import OwnCodeError, SemifedError
 from semifed.experiment import Experiment
 from semifed.run import Event, run
 
@@ -108,6 +108,8 @@ def _work(pipe: Connection, experiment: Experiment, folder: Path, log: Path, dat
     except KeyboardInterrupt:
         word = Heard(0, None, 0.0, 0, failure="stopped")
     except SemifedError as error:
+        if isinstance(error, OwnCodeError):
+            traceback.print_exc()
         word = Heard(0, None, 0.0, 0, failure=str(error))
     except BaseException as error:
         traceback.print_exc()
