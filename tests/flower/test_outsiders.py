@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,9 +17,10 @@ from semifed.data import sources
 from semifed.data.file_settings import FileSettings
 from semifed.engine import site_data, wire
 from semifed.engine.flower_client import Site
-from semifed.engine.wire import Letter
+from semifed.engine.wire import Letter, LetterError
 from semifed.errors import DataError, SettingError
 from semifed.experiment import Experiment
+from semifed.federation.node import Node
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install -e '.[federation]'")
 
@@ -236,3 +237,31 @@ def test_another_user_of_the_servers_machine_cannot_have_code_run(tmp_path: Path
         link.close()
     _, left = psutil.wait_procs(family, timeout=60)
     assert not left
+
+
+class Announced(NamedTuple):
+    """What Flower answers to a site that asks for a piece of a message."""
+
+    object_found: bool
+    object_available: bool
+    object_content: bytes = b""
+
+
+class Later:
+    """A link that has a piece only when it is asked for the third time, or not at all."""
+
+    def __init__(self, *answers: Announced) -> None:
+        self._answers = list(answers)
+
+    def PullObject(self, request: object) -> Announced:  # noqa: N802  as Flower calls it
+        return self._answers.pop(0)
+
+
+def test_a_piece_that_is_announced_before_it_is_there_is_waited_for() -> None:
+    node: Any = object.__new__(Node)
+    node._poll = 0.0
+    node._client = Later(Announced(True, False), Announced(True, False), Announced(True, True, b"piece"))
+    assert node._pull(None) == b"piece"
+    node._client = Later(Announced(False, False))
+    with pytest.raises(LetterError, match="did not arrive"):
+        node._pull(None)

@@ -166,7 +166,7 @@ class FlowerClients:
 
     def _hear(self, site: str, reply: Letter | Absent) -> None:
         """What a site says to its invitation; without an answer it is asked again when it is next seen."""
-        if isinstance(reply, Absent):
+        if isinstance(reply, Absent) or reply.head["kind"] == "failed":
             return
         head = reply.head
         mismatch = wire.difference(head, wire.identity(self._assembly.experiment.method))

@@ -20,6 +20,9 @@ from semifed.federation import keys
 HEARTBEAT = 10.0
 """Seconds; Flower gives a node up after two of these without a sign."""
 
+ON_ITS_WAY = 60.0
+"""Seconds that a piece of a message may take from the server's program to its link."""
+
 BUSY_KEY = 75.0
 """Seconds for which a key may be refused because a crashed process still holds its place."""
 
@@ -102,8 +105,9 @@ class Node:
         contents: dict[str, bytes] = {}
         total = 0
         for part in iterate_object_tree(tree):
-            request = PullObjectRequest(node=self._node, run_id=run, object_id=part.object_id)
-            contents[part.object_id] = self._client.PullObject(request).object_content
+            contents[part.object_id] = self._pull(
+                PullObjectRequest(node=self._node, run_id=run, object_id=part.object_id)
+            )
             total += len(contents[part.object_id])
             if total > self._limit:
                 raise LetterError(f"the message is over the limit of {self._limit:,} bytes")
@@ -111,6 +115,17 @@ class Node:
         self._client.ConfirmMessageReceived(confirmed)
         text, body = read_record(inflate_object_from_contents(tree.object_id, contents).content)
         return Letter(read_head(text), body)
+
+    def _pull(self, request: Any) -> bytes:
+        """One piece of a message, which may be announced before the server has it."""
+        end = time.monotonic() + ON_ITS_WAY
+        while True:
+            found = self._client.PullObject(request)
+            if found.object_found and found.object_available:
+                return bytes(found.object_content)
+            if not found.object_found or time.monotonic() > end:
+                raise LetterError("a piece of the message did not arrive")
+            time.sleep(self._poll)
 
     def _reply(self, message: Any, letter: Letter) -> None:
         from flwr.app import Message  # noqa: PLC0415
