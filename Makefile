@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-again test-all check check-deploy format bench bench-full fuzz docs clean
+.PHONY: help setup demo test test-all check check-deploy format bench bench-full fuzz docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,9 +23,6 @@ demo: setup  ## train on the embedded data and compare methods
 
 test: setup  ## the tests, without the slow ones
 	$(BIN)/python -m pytest -n 2 -m "not slow"
-
-test-again: setup  ## the tests that failed last time, one after the other
-	$(BIN)/python -m pytest -m "not slow" --last-failed --last-failed-no-failures none
 
 test-all: setup  ## all tests
 	$(BIN)/python -m pytest -n 2

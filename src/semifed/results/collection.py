@@ -17,6 +17,7 @@ from typing import Any
 from semifed.data.scenario import Scenario
 from semifed.errors import RunError, SettingError
 from semifed.experiment import Experiment
+from semifed.results.folder import read_json
 from semifed.results.record import Row, scores
 from semifed.settings import read_toml
 
@@ -117,19 +118,6 @@ def read_run(path: Path) -> StoredRun:
     if summary["status"] in ("begun", "running"):  # what it says is older than the rows
         summary |= scores(rows)
     return StoredRun(path.name, path, tables, rows, summary, _read_if_there(path / "environment.json"))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, or an error that names the file."""
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise RunError(f"{path}: is damaged; put it back from a copy")
-    return content
 
 
 def _read_if_there(path: Path) -> dict[str, Any]:

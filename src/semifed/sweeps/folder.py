@@ -10,9 +10,9 @@ from filelock import FileLock, Timeout
 from semifed import __version__
 from semifed.errors import RunError, SettingError
 from semifed.experiment import Experiment
-from semifed.results.collection import RUNS, SWEEP_FILE, read_json
+from semifed.results.collection import RUNS, SWEEP_FILE
 from semifed.results.files import write_json
-from semifed.results.folder import difference, is_begun
+from semifed.results.folder import difference, is_begun, read_json
 from semifed.settings import read_toml
 from semifed.sweeps.grid import Axis, Point
 
