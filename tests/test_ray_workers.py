@@ -19,7 +19,7 @@ from semifed.engine import ray_workers
 from semifed.engine.assemble import prepare
 from semifed.engine.ray_workers import RayWorkers
 from semifed.engine.workers import InProcess, open_clients
-from semifed.errors import DataError, RunError, SettingError
+from semifed.errors import DataError, OwnCodeError, RunError, SettingError
 from semifed.nets import kernels
 from semifed.params import flatten
 from semifed.results.files import digest
@@ -217,6 +217,11 @@ def test_an_error_in_a_worker_is_told_as_it_is(
     monkeypatch.setattr(ray_workers, "assemble", fail)
     with pytest.raises(kind, match=words):
         run(_on_ray())
+
+
+def test_an_error_in_a_method_of_ones_own_is_told_with_its_line(ray: StandIn) -> None:
+    with pytest.raises(OwnCodeError, match=r"toys\.py, line \d+, in supervised: KeyError: 'nowhere'"):
+        run(_on_ray("method=toys:Failing"))
 
 
 def test_an_experiment_that_a_worker_cannot_read_is_told(ray: StandIn) -> None:

@@ -38,6 +38,14 @@ TINY = (
 
 
 @dataclass(frozen=True)
+class Failing(FedAvg):
+    """FedAvg with a mistake in its loss."""
+
+    def supervised(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
+        raise KeyError("nowhere")
+
+
+@dataclass(frozen=True)
 class Keeper(FedAvg):
     """Each client keeps a slow net of its own and is pulled to it, more so at every visit."""
 

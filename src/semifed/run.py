@@ -8,8 +8,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-import torch
-
 from semifed.data.scenario import Scenario
 from semifed.engine.assemble import Assembly, prepare
 from semifed.engine.blame import blaming
@@ -18,6 +16,7 @@ from semifed.engine.environment import content, environment
 from semifed.engine.health import collapsed
 from semifed.engine.local import Clients
 from semifed.engine.rounds import Progress, begin, run_rounds
+from semifed.engine.threads import threads
 from semifed.engine.workers import open_clients
 from semifed.errors import RunError, SemifedError, SettingError
 from semifed.experiment import Experiment
@@ -84,7 +83,7 @@ def run(
         check_free(path, leftover=resume)
     if experiment is None:
         raise SettingError("run: there is nothing to go on with yet; give an experiment")
-    with blaming(experiment), _threads(experiment.engine.threads):
+    with blaming(experiment), threads(experiment.engine.threads):
         assembly, seconds = calibrated(prepare(experiment, data_path, split))
         experiment = assembly.experiment
         if path is None:
@@ -116,7 +115,7 @@ def _go_on(
     there = folder.load(scenario, previous)
     experiment = _in_same_form(experiment, folder) if experiment else _experiment_in(folder)
     changes = _changes(there.experiment if there else folder.experiment(), experiment, override)
-    with blaming(experiment), _threads(experiment.engine.threads):
+    with blaming(experiment), threads(experiment.engine.threads):
         assembly = prepare(experiment, data_dir, scenario)
         _check_same_content(folder, assembly)
         progress = begin(assembly, folder.kept(experiment))
@@ -263,17 +262,6 @@ def _run(assembly: Assembly, progress: Progress, rows: list[Row], folder: RunFol
             error.add_note(str(another))
         raise
     return ledger.close("collapsed" if collapsed(ledger.rows, patience) else "finished")
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """As many torch threads as an experiment says, for as long as it runs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

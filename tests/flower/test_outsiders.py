@@ -1,6 +1,7 @@
 """What servers, sites and outsiders that mean harm, or die halfway, cannot do."""
 
 import asyncio
+import re
 import sys
 import threading
 import time
@@ -12,15 +13,17 @@ from typing import Any, NamedTuple
 import pytest
 
 from flower.post import make_sites
-from flower.test_seam import RUN, experiment
+from flower.test_seam import BASE, RUN, experiment
 from semifed.data import sources
 from semifed.data.file_settings import FileSettings
 from semifed.engine import site_data, wire
+from semifed.engine.assemble import prepare
 from semifed.engine.flower_client import Site
 from semifed.engine.wire import Letter, LetterError
 from semifed.errors import DataError, SettingError
 from semifed.experiment import Experiment
 from semifed.federation.node import Node
+from semifed.payload import pack
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install -e '.[federation]'")
 
@@ -78,6 +81,38 @@ def test_names_of_files_are_told_at_the_site_and_not_to_the_server(
     assert answer.head["reason"] == f"{type(error).__name__} at the site, which has been told more"
     assert len(said) == 1
     assert "jane" in said[0]
+
+
+def test_a_mistake_in_a_sites_own_method_is_told_there_with_its_line(tmp_path: Path) -> None:
+    exp = Experiment.of(
+        {**BASE, "method": "toys:Failing", "scenario": {"clients": 1}, "train": {"rounds": 1, "clients_per_round": 1}}
+    )
+    said: list[str] = []
+    site = Site(site_of(tmp_path)._options._replace(own_method="toys:Failing"), lambda _: True, said.append)
+    assert site.answer(invitation(exp)).head["kind"] == "joined"
+    down = prepare(exp).net.init(0)
+    answer = site.answer(Letter({"kind": "train", "run": RUN, "round": 0}, pack({"net": down})))
+    assert answer.head["reason"] == "KeyError at the site, which has been told more"
+    assert re.search(r"toys\.py, line \d+, in supervised: KeyError: 'nowhere'", said[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"client": None}, "client: 'None' is not a number"),
+        ({"clients": True}, "clients: 'True' is not a number"),
+        ({"client": -1}, "client: '-1' is not a number"),
+        ({"client": 3, "clients": 3}, "client 3 of 3, which cannot be"),
+        ({"clients": 10**9}, "client 0 of 1000000000, which cannot be"),
+        ({"task": []}, "does not say what the task is"),
+        ({"task": {"classes": []}}, "does not say the task's flips"),
+    ],
+)
+def test_an_invitation_to_no_place_says_what_is_wrong_with_it(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    answer = site_of(tmp_path).answer(invitation(experiment("fedsiam-d"), **changes))
+    assert words in answer.head["reason"]
 
 
 def test_the_server_cannot_have_copies_of_a_sites_data_made_nor_raise_its_limit(
@@ -265,3 +300,88 @@ def test_a_piece_that_is_announced_before_it_is_there_is_waited_for() -> None:
     node._client = Later(Announced(False, False))
     with pytest.raises(LetterError, match="did not arrive"):
         node._pull(None)
+
+
+# what is too much
+
+
+def test_a_server_cannot_make_a_site_read_more_than_a_piece() -> None:
+    import httpx
+
+    from semifed.federation.answers import be_careful
+    from semifed.federation.bounds import LARGEST_PIECE
+
+    read: list[int] = []
+
+    def endless() -> Iterator[bytes]:
+        for number in range(100):
+            read.append(number)
+            yield bytes(2**20)
+
+    answers = {
+        "/fits": httpx.Response(200, content=bytes(100)),
+        "/said": httpx.Response(200, headers={"content-length": str(3 * 10**9)}, content=endless()),
+        "/unsaid": httpx.Response(200, content=endless()),
+        "/zipped": httpx.Response(200, headers={"content-encoding": "gzip"}, content=endless()),
+        "/away": httpx.Response(307, headers={"location": "http://elsewhere/fits"}),
+    }
+    with httpx.Client(transport=httpx.MockTransport(lambda request: answers[request.url.path])) as client:
+        be_careful(client)
+        assert len(client.post("http://server/fits").content) == 100
+        with pytest.raises(
+            LetterError, match=f"an answer of 3,000,000,000 bytes is over the limit of {LARGEST_PIECE:,}"
+        ):
+            client.post("http://server/said")
+        with pytest.raises(LetterError, match="compressed"):
+            client.post("http://server/zipped")
+        assert read == []
+        with pytest.raises(LetterError, match="an answer is over the limit of 8,388,608 bytes"):
+            client.post("http://server/unsaid")
+        assert len(read) == 9
+        assert client.post("http://server/away").status_code == 307
+
+
+def folded(times: int) -> dict[str, bytes]:
+    """An array of one piece of noise that it names so often, as Flower would send it."""
+    import json
+
+    from flwr.app import Array
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+    array = Array("uint8", (1000,), "semifed", bytes(1000))
+    contents = {name: part.deflate() for name, part in get_all_nested_objects(array).items()}
+    head, _, body = contents[array.object_id].partition(b"\0")
+    told = json.dumps({**json.loads(body), "arraychunk_ids": [0] * times}).encode()
+    contents[array.object_id] = b" ".join([*head.split(b" ")[:2], str(len(told)).encode()]) + b"\0" + told
+    return contents
+
+
+def test_a_piece_that_is_named_a_million_times_is_not_unfolded() -> None:
+    from semifed.federation.bounds import check_unfolded
+
+    check_unfolded(folded(3), 10_000)
+    with pytest.raises(LetterError, match=r"unfolds into \d+,\d+,\d+,\d+ bytes, over the limit of 10,000"):
+        check_unfolded(folded(10**6), 10_000)
+
+
+def test_nor_at_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flwr.proto.message_pb2 import PushObjectRequest
+    from flwr.proto.node_pb2 import Node as FlowerNode
+
+    door = _door()
+
+    def push(content: bytes, node: int = 7) -> int:
+        request = PushObjectRequest(node=FlowerNode(node_id=node), run_id=1, object_content=content)
+        return Caller("/v1/fleet/push-object", request.SerializeToString()).call(door)
+
+    small, bomb = (list(folded(times).values())[-1] for times in (1, 10**6))
+    assert push(small) == 503  # it would go on to a link, which is not there
+    assert (door._sent, door._unfolded) == ({7: 0}, {7: 0})
+    assert push(bomb) == 413
+    assert set(door.over) == {7}
+    assert push(small) == 413
+    assert push(small, 8) == 503
+    door.asked(7)
+    assert push(small) == 503
+    for nonsense in (b"", b"Array  9\0{}", b"Array  9\0" + b"[" * 10**5, b"\xff\xfe"):
+        assert push(nonsense, 9) == 413

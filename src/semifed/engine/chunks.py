@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
+from semifed.engine.blame import own_fault
 from semifed.engine.local import Outcome, Task, Workshop
 from semifed.errors import SemifedError
+from semifed.experiment import Experiment
 from semifed.params import Parts, place
 from semifed.payload import pack, unpack
 
@@ -65,11 +67,12 @@ def read_answers(answers: Iterable[Answer | Exception], device: torch.device) ->
     ]
 
 
-def that_can_be_sent(error: Exception) -> Exception:
-    """An error in a form that another process can surely read: a user's own kind may not be."""
+def that_can_be_sent(error: Exception, experiment: Experiment | None = None) -> Exception:
+    """An error in a form that another process can surely read: one of a user's own code as its place there."""
     if isinstance(error, SemifedError):
         return error
-    return RuntimeError(f"in a worker process: {traceback.format_exc()}")
+    fault = own_fault(error, experiment.method, experiment.net) if experiment else None
+    return fault or RuntimeError(f"in a worker process: {traceback.format_exc()}")
 
 
 def _identity(tree: Any) -> Any:

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from semifed import keys
 from semifed.engine import site_data, wire
 from semifed.engine.assemble import Assembly, assemble
+from semifed.engine.blame import own_fault
 from semifed.engine.local import Task
 from semifed.engine.site_state import StateFolder
+from semifed.engine.threads import threads
 from semifed.engine.wire import Letter, LetterError
 from semifed.errors import DataError, RunError, SemifedError, SettingError
 from semifed.experiment import EngineSettings, Experiment
@@ -30,6 +30,8 @@ from semifed.results.record import strict
 
 LARGEST = 2**31
 """Bytes of a message that a site takes, whatever the server's limit is."""
+
+MOST_CLIENTS = 1_000_000
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -76,10 +78,16 @@ class Site:
         try:
             return answers[kind](letter)
         except Exception as error:  # whatever a server sends, a site lives on
-            self._say(f"{kind}: {type(error).__name__}: {error}")
+            self._say(f"{kind}: {self._place_of(error)}")
             refused = kind == "invite" and isinstance(error, SemifedError)
             self.refused = str(error) if refused else self.refused
             return Letter({"kind": "refused" if refused else "failed", "reason": _to_tell(error)})
+
+    def _place_of(self, error: Exception) -> str:
+        """An error for the people at this site; one in a method of their own with its file and line."""
+        experiment = self._member.assembly.experiment if self._member else None
+        fault = own_fault(error, experiment.method, experiment.net) if experiment else None
+        return str(fault) if fault else f"{type(error).__name__}: {error}"
 
     def _join(self, letter: Letter) -> Letter:
         head = letter.head
@@ -171,7 +179,7 @@ class Site:
         if kept is None:
             key = keys.key(member.assembly.experiment.seed, "enroll", member.client)
             kept = method.enroll(member.assembly.net, down, key)
-        with _threads(self._options.threads):
+        with threads(self._options.threads):
             outcome = workshop.train(round, [Task(member.client, down, kept, state.visits + 1)])[0]
         body = pack(outcome.up)
         if len(body) > member.limit:
@@ -201,13 +209,22 @@ def _to_tell(error: Exception) -> str:
 
 
 def _place(head: dict[str, Any]) -> site_data.Place:
-    client, clients, task = head.get("client"), head.get("clients"), head.get("task")
-    sound = type(client) is int and type(clients) is int and 0 <= client < clients <= 1_000_000
-    if not sound or not isinstance(task, dict) or not {"classes", "shape", "mean", "std", "flips"} <= set(task):
-        raise LetterError("the invitation does not say which client this site is, and of what task")
-    assert isinstance(client, int)  # noqa: S101 - which mypy does not see from above
-    assert isinstance(clients, int)  # noqa: S101
+    """Which client of how many this site is, and of what task, as the invitation says."""
+    client, clients, task = _number(head, "client"), _number(head, "clients"), head.get("task")
+    if not client < clients <= MOST_CLIENTS:
+        raise LetterError(f"the invitation makes this site client {client} of {clients}, which cannot be")
+    if not isinstance(task, dict):
+        raise LetterError("the invitation does not say what the task is")
+    if missing := sorted({"classes", "shape", "mean", "std", "flips"} - set(task)):
+        raise LetterError(f"the invitation does not say the task's {missing[0]}")
     return site_data.Place(client, clients, task)
+
+
+def _number(head: dict[str, Any], name: str) -> int:
+    value = head.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise LetterError(f"the invitation's {name}: {str(value)[:40]!r} is not a number")
+    return value
 
 
 def what_happens(assembly: Assembly, place: site_data.Place, options: SiteOptions) -> str:
@@ -229,16 +246,3 @@ def what_happens(assembly: Assembly, place: site_data.Place, options: SiteOption
     if len(assembly.scenario.test):
         lines.append(f"tests    models on {len(assembly.scenario.test)} images of its own; accuracy and loss are sent")
     return "\n".join(lines)
-
-
-class _threads:  # noqa: N801 - used as a function
-    """As many torch threads as the site gives, while it trains."""
-
-    def __init__(self, count: int) -> None:
-        self._count, self._before = count, torch.get_num_threads()
-
-    def __enter__(self) -> None:
-        torch.set_num_threads(self._count)
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_num_threads(self._before)

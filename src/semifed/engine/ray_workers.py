@@ -183,15 +183,17 @@ class Trainer:
     def open(self, given: Sequence[Any], paths: Sequence[str]) -> dict[str, str] | Exception:
         """Put together what the run has; says with what. A user's modules are looked for where the run found them."""
         sys.path.extend(path for path in paths if path not in sys.path)
+        self._experiment: Experiment | None = None
         try:
             experiment, arrays, scenario, switch = _fetch(given[0])
+            self._experiment = experiment
             if switch is not None:
                 os.environ[SWITCH] = switch
             torch.set_num_threads(experiment.engine.threads)
             self._workshop = assemble(experiment, _dataset(arrays), scenario).workshop
             return {**_facts(), "node": platform.node()}
         except Exception as error:
-            return that_can_be_sent(error)
+            return that_can_be_sent(error, self._experiment)
 
     def train(self, round: int, slim: list[tuple[int, int, bytes, int]], refs: Sequence[Any]) -> Answer | Exception:
         """Train one chunk."""
@@ -201,7 +203,7 @@ class Trainer:
             chunk = [(client, downs[place], kept, visits) for client, place, kept, visits in slim]
             return train_chunk(self._workshop, round, chunk)
         except Exception as error:
-            return that_can_be_sent(error)
+            return that_can_be_sent(error, self._experiment)
 
 
 def _fetch(given: Any) -> _Given:

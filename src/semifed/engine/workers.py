@@ -24,7 +24,6 @@ from semifed.data.scenario import Scenario
 from semifed.data.sources import Dataset
 from semifed.engine.assemble import Assembly, assemble
 from semifed.engine.attack import SENT, Hostile
-from semifed.engine.blame import own_fault
 from semifed.engine.chunks import Answer, Chunk, cut, pack_chunks, read_answers, that_can_be_sent, train_chunk
 from semifed.engine.local import Clients, Outcome, Task, Workshop
 from semifed.engine.ray_workers import RayWorkers
@@ -176,7 +175,7 @@ def _work(main: Connection, experiment: Experiment, dataset: Dataset, scenario: 
             try:
                 answer: Any = train_chunk(workshop, round, chunk)
             except Exception as error:
-                answer = own_fault(error, experiment.method, experiment.net) or that_can_be_sent(error)
+                answer = that_can_be_sent(error, experiment)
             main.send(answer)
 
 

@@ -15,9 +15,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from semifed.errors import RunError
+from semifed.federation.bounds import LARGEST_PIECE, PIECE
 
 CALLS = frozenset(
     f"/v1/fleet/{name}"
@@ -33,9 +34,6 @@ CALLS = frozenset(
     )
 )
 STATUS = "/v1/semifed/status"
-LARGEST_BODY = 8 * 2**20
-"""Of one request: Flower sends in pieces of 5 MB."""
-
 BODY_SECONDS = 300.0
 """For one request to arrive: a piece of 5 MB over a line of 150 kbit/s."""
 
@@ -56,11 +54,13 @@ class Door:
         self._client: Any = None
         self._secret = secrets.token_bytes(32)
         self._sent: dict[int, int] = {}  # bytes of objects by node, since it was last asked
+        self._unfolded: dict[int, int] = {}  # and what its arrays become when they are put together
         self.over: dict[int, int] = {}  # nodes that sent more than they may
 
     def asked(self, node: int) -> None:
         """A node has been asked anew and may send again."""
         self._sent.pop(node, None)
+        self._unfolded.pop(node, None)
         self.over.pop(node, None)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -80,30 +80,31 @@ class Door:
                 return
             if body is None:
                 await _answer(send, 413, b"too large")
-            elif path.endswith("/push-object") and not self._may_send(body):
-                await _answer(send, 413, b"the message is over the limit")
-            else:
+            elif not path.endswith("/push-object"):
                 await self._forward(scope, body, send)
+            elif push := self._take_in(body):
+                if not await self._forward(scope, body, send):
+                    self._count(push, -1)
+            else:
+                await _answer(send, 413, b"the message is over the limit, or none")
 
-    def _may_send(self, body: bytes) -> bool:
-        """Whether a node is still within its limit, with some room for names and heads."""
-        from flwr.proto.message_pb2 import PushObjectRequest  # noqa: PLC0415
+    def _take_in(self, body: bytes) -> "_Push | None":
+        """A piece of a message, if its node is still within its limit with it; some room is for names and heads."""
+        push = _push(body)
+        if push is None:
+            return None
+        if push.node not in self.over:
+            self._count(push)
+        if self._sent[push.node] > self._limit + 2**20 or self._unfolded[push.node] > self._limit + PIECE:
+            self.over[push.node] = self._limit
+        return None if push.node in self.over else push
 
-        try:
-            node = PushObjectRequest.FromString(body).node.node_id
-        except Exception:  # protobuf has an error of its own for bytes that are none
-            return True  # Flower refuses it with its own words
-        if self._sent.get(node, 0) + len(body) > self._limit + 2**20:
-            self.over[node] = self._limit
-        return node not in self.over
+    def _count(self, push: "_Push", sign: int = 1) -> None:
+        self._sent[push.node] = max(0, self._sent.get(push.node, 0) + sign * push.size)
+        self._unfolded[push.node] = max(0, self._unfolded.get(push.node, 0) + sign * push.unfolded)
 
-    def _count(self, body: bytes) -> None:
-        from flwr.proto.message_pb2 import PushObjectRequest  # noqa: PLC0415
-
-        node = PushObjectRequest.FromString(body).node.node_id
-        self._sent[node] = self._sent.get(node, 0) + len(body)
-
-    async def _forward(self, scope: dict[str, Any], body: bytes, send: Send) -> None:
+    async def _forward(self, scope: dict[str, Any], body: bytes, send: Send) -> bool:
+        """Hand a request on, and its answer back; whether Flower took it."""
         import httpx  # noqa: PLC0415
 
         if self._client is None:
@@ -113,10 +114,9 @@ class Door:
             response = await self._client.post(f"{self._link}{scope['path']}", content=body, headers=kept)
         except httpx.HTTPError:
             await _answer(send, 503, b"the link is being restarted")
-            return
-        if scope["path"].endswith("/push-object") and response.status_code == 200:
-            self._count(body)
+            return False
         await _answer(send, response.status_code, response.content, response.headers.get("content-type", ""))
+        return bool(response.status_code == 200)
 
     async def _tell(self, scope: dict[str, Any], send: Send) -> None:
         """How the run goes, for whoever holds a key of this federation: a challenge first, then its signature."""
@@ -159,10 +159,31 @@ class Door:
 _PASSED = (b"content-type", b"accept")
 
 
+class _Push(NamedTuple):
+    """One piece of a message: whose it is, its bytes, and if it is an array what that becomes when put together."""
+
+    node: int
+    size: int
+    unfolded: int
+
+
+def _push(body: bytes) -> _Push | None:
+    """The piece in a request; None if there is none."""
+    from flwr.proto.message_pb2 import PushObjectRequest  # noqa: PLC0415
+
+    from semifed.federation.bounds import pieces  # noqa: PLC0415
+
+    try:
+        request = PushObjectRequest.FromString(body)
+        return _Push(request.node.node_id, len(body), PIECE * len(pieces(request.object_content)))
+    except Exception:  # protobuf has an error of its own for bytes that are none
+        return None
+
+
 async def _body(scope: dict[str, Any], receive: Receive) -> bytes | None:
     """The body of a request; None if it is too large, which is seen before it is read where its length is given."""
     length = dict(scope["headers"]).get(b"content-length", b"0")
-    if not length.isdigit() or int(length) > LARGEST_BODY:
+    if not length.isdigit() or int(length) > LARGEST_PIECE:
         return None
     body = bytearray()
     while True:
@@ -170,7 +191,7 @@ async def _body(scope: dict[str, Any], receive: Receive) -> bytes | None:
         if event["type"] == "http.disconnect":
             return None
         body += event.get("body", b"")
-        if len(body) > LARGEST_BODY:
+        if len(body) > LARGEST_PIECE:
             return None
         if not event.get("more_body"):
             return bytes(body)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from semifed.engine.wire import Letter, LetterError, read_head, write_head
-from semifed.errors import RunError, SettingError
+from semifed.errors import SettingError
 from semifed.federation import keys
 
 HEARTBEAT = 10.0
@@ -34,6 +34,8 @@ class Node:
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor  # noqa: PLC0415
         from flwr.supernode.fleet_http_client import FleetHttpClient  # noqa: PLC0415
 
+        from semifed.federation.answers import be_careful  # noqa: PLC0415
+
         self._server, self._limit, self._poll = server, limit, poll
         key = keys.load_key(folder / "site.key")
         self._clock = _Clock()
@@ -44,6 +46,7 @@ class Node:
             verify=False if insecure else _context(folder / "ca.crt"),
             timeout=60.0,
         )
+        be_careful(self._client._client)
         self._node: Any = None
         self._over = threading.Event()
 
@@ -100,6 +103,7 @@ class Node:
         from flwr.supercore.inflatable.inflatable_object import iterate_object_tree  # noqa: PLC0415
         from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents  # noqa: PLC0415
 
+        from semifed.federation.bounds import check_unfolded  # noqa: PLC0415
         from semifed.federation.relay import read_record  # noqa: PLC0415
 
         contents: dict[str, bytes] = {}
@@ -113,6 +117,7 @@ class Node:
                 raise LetterError(f"the message is over the limit of {self._limit:,} bytes")
         confirmed = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=tree.object_id)
         self._client.ConfirmMessageReceived(confirmed)
+        check_unfolded(contents, self._limit)
         text, body = read_record(inflate_object_from_contents(tree.object_id, contents).content)
         return Letter(read_head(text), body)
 
@@ -266,7 +271,3 @@ def check_address(server: str) -> None:
     host, colon, port = server.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise SettingError(f"--server {server}: expected HOST:PORT, such as server.example.org:8443")
-
-
-class KeyRefusedError(RunError):
-    """The server does not know this site's key."""
