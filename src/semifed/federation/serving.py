@@ -29,6 +29,7 @@ from semifed.federation.front import Door, Front
 from semifed.federation.link import FlowerLink
 from semifed.results.files import write_json
 from semifed.results.folder import is_begun
+from semifed.results.participation import Part, participation
 from semifed.results.record import Record, Row
 from semifed.run import Event, Watch, run
 from semifed.settings import read_toml
@@ -229,24 +230,24 @@ class _Board:
         """Sites, rounds, stragglers, refused updates and bytes."""
         names = self._federation.sites if self._federation else []
         joined, here = (self._clients.joined, self._clients.connected) if self._clients else ({}, set())
+        parts = participation(self._rows)
         return {
             "round": len(self._rows),
             "rounds": self._rounds,
             "seconds": round(time.monotonic() - self._since, 1),
             "bytes": {way: sum(row["bytes"][way] for row in self._rows) for way in ("down", "up")},
             "models": self._rows[-1]["models"] if self._rows else {},
-            "sites": {name: self._site(number, name in joined, name in here) for number, name in enumerate(names)},
+            "sites": {
+                name: {"connected": name in here, "joined": name in joined, **_told(parts.get(number))}
+                for number, name in enumerate(names)
+            },
         }
 
-    def _site(self, number: int, joined: bool, connected: bool) -> dict[str, Any]:
-        own = str(number)
-        return {
-            "connected": connected,
-            "joined": joined,
-            "drawn": sum(1 for row in self._rows if number in row["clients"]),
-            "straggled": sum(1 for row in self._rows if own in row.get("stragglers", {})),
-            "refused": sum(1 for row in self._rows if own in row.get("refused", {})),
-        }
+
+def _told(part: Part | None) -> dict[str, Any]:
+    """A site's part in the run so far."""
+    own = part or Part(0, 0, 0, 0, 0, {})
+    return {"drawn": own.drawn, "straggled": own.late, "refused": own.refused}
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from semifed.report.curves import Curve, curve, deviation, grid, rounded
+from semifed.report.parts import parts_of
 from semifed.results import holdings
 from semifed.results.collection import Group, StoredRun, groups
 from semifed.results.record import Row
@@ -22,6 +23,7 @@ def content(runs: Sequence[StoredRun]) -> Plain:
     return {
         "groups": [{**_group(group), "splits": own} for group, own in zip(found, places, strict=True)],
         "splits": splits,
+        "parts": [one for group in found for run in group.runs if (one := parts_of(run))],
         "runs": [_run(run, place) for place, group in enumerate(found) for run in group.runs],
     }
 
@@ -92,6 +94,7 @@ def _curves(rows: Sequence[Sequence[Row]]) -> dict[str, Curve]:
     server = dict.fromkeys(name for own in rows for row in own for name in row.get("server_terms", ()))
     found = {
         **{f"accuracy/{name}": curve(rows, _of("models", name, "accuracy")) for name in models},
+        **{f"accuracy/{name} at the sites": curve(rows, _of("sites", name, "accuracy")) for name in models},
         **{f"loss/{name}": curve(rows, _of("models", name, "loss")) for name in models},
         **{f"term/{name}": curve(rows, _of("terms", name)) for name in terms},
         **{f"term/server {name}": curve(rows, _of("server_terms", name)) for name in server},
@@ -100,8 +103,17 @@ def _curves(rows: Sequence[Sequence[Row]]) -> dict[str, Curve]:
         "right": curve(rows, right),
         "down": curve(rows, lambda row: row["bytes"]["down"] / 1e6),
         "up": curve(rows, lambda row: row["bytes"]["up"] / 1e6),
+        "late": _count(rows, "stragglers"),
+        "refused": _count(rows, "refused"),
     }
     return {name: one for name, one in found.items() if one}
+
+
+def _count(rows: Sequence[Sequence[Row]], name: str) -> Curve | None:
+    """How many clients of a round there were of a kind, if there ever was one."""
+    if not any(row.get(name) for own in rows for row in own):
+        return None
+    return curve(rows, lambda row: len(row.get(name, ())))
 
 
 def _of(*path: str) -> Any:

@@ -4,11 +4,13 @@ import datetime
 import html
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 from semifed import __version__
+from semifed.report.parts import parts_table
+from semifed.report.tables import number, rendered
 
 _FRAME, _STYLE, _SCRIPT, _LIBRARY = "report.html", "report.css", "report.js", "echarts.min.js"
 
@@ -29,6 +31,7 @@ def page(content: Plain, title: str) -> str:
         "ECHARTS": _asset(_LIBRARY),
         "ALARMS": _alarms(groups),
         "TABLE": _table(groups),
+        "PARTS": parts_table(content["parts"]),
         "RUNS_SUMMARY": f"Show {_count(len(runs), 'run')}",
         "RUNS": _runs(runs, groups),
         "CONTENT": json_in_html(content),
@@ -82,16 +85,16 @@ def _table(groups: Sequence[Plain]) -> str:
                 f'<th scope="row">{swatch}{_named(group)}</th>',
                 _spread(group["best"], 2),
                 _spread(group["last"], 2),
-                _number(len(group["seeds"]), str(len(group["seeds"]))),
+                number(len(group["seeds"]), str(len(group["seeds"]))),
                 _spread(group["down"], 1, with_deviation=False),
                 _spread(group["up"], 1, with_deviation=False),
-                _number(group["seconds"]["mean"], _duration(group["seconds"]["mean"])),
+                number(group["seconds"]["mean"], _duration(group["seconds"]["mean"])),
                 f"<td>{html.escape(group['data'])}</td>",
                 f'<td class="words">{html.escape(group["scenario"])}</td>',
                 f'<td class="flag">{html.escape(", ".join(flags))}</td>',
             ]
         )
-    return _rendered(heads, rows)
+    return rendered(heads, rows)
 
 
 def _named(group: Plain) -> str:
@@ -110,40 +113,21 @@ def _runs(runs: Sequence[Plain], groups: Sequence[Plain]) -> str:
             [
                 f'<th scope="row">{html.escape(run["name"])}</th>',
                 f"<td>{html.escape(groups[run['group']]['label'])}</td>",
-                _number(run["seed"], str(run["seed"])),
+                number(run["seed"], str(run["seed"])),
                 f"<td>{html.escape(run['status'])}</td>",
-                _number(done, f"{done} of {wanted}" if done != wanted else str(done)),
-                *(
-                    _number(run[place], "–" if run[place] is None else f"{run[place]:.2f}")
-                    for place in ("best", "last")
-                ),
-                _number(run["mb"], f"{run['mb']:,.1f}"),
-                _number(run["seconds"], _duration(run["seconds"])),
-                _number(run["alarms"], str(run["alarms"] or "")),
+                number(done, f"{done} of {wanted}" if done != wanted else str(done)),
+                *(number(run[place], "–" if run[place] is None else f"{run[place]:.2f}") for place in ("best", "last")),
+                number(run["mb"], f"{run['mb']:,.1f}"),
+                number(run["seconds"], _duration(run["seconds"])),
+                number(run["alarms"], str(run["alarms"] or "")),
             ]
         )
-    return _rendered(heads, rows)
-
-
-def _rendered(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table that a click on a head sorts; '#' marks a column of numbers."""
-    cells = [
-        f'<th scope="col"{" class=number" if head.startswith("#") else ""}>'
-        + (f'<button type="button">{html.escape(head.lstrip("#"))}</button>' if head else "")
-        + "</th>"
-        for head in heads
-    ]
-    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    return f'<table class="sortable"><thead><tr>{"".join(cells)}</tr></thead><tbody>{body}</tbody></table>'
-
-
-def _number(value: float | None, text: str) -> str:
-    return f'<td class="number" data-value="{"" if value is None else value}">{html.escape(text)}</td>'
+    return rendered(heads, rows)
 
 
 def _spread(spread: Plain | None, places: int, with_deviation: bool = True) -> str:
     if spread is None:
-        return _number(None, "–")
+        return number(None, "–")
     mean, deviation = spread["mean"], spread["std"] if with_deviation else None
     text = f"{mean:,.{places}f}" + (
         f' <span class="pm">± {deviation:.{places}f}</span>' if deviation is not None else ""

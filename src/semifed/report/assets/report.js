@@ -279,6 +279,13 @@
   figure(grid, "down", "Down, round by round", "MB from the server to the clients", lines((group) => group.curves.down, { xName: "round", yName: "MB", yMore: { min: 0 } }));
   figure(grid, "up", "Up, round by round", "MB from the clients to the server", lines((group) => group.curves.up, { xName: "round", yName: "MB", yMore: { min: 0 } }));
 
+  if (["late", "refused"].some(has)) {
+    grid = section("aside", "Without an answer, or refused", "Clients of a round that gave no answer in time, and those whose update was set aside; mean over seeds. The table further down says whose, and why.");
+    const number = { xName: "round", yName: "clients", yMore: { min: 0 } };
+    if (has("late")) figure(grid, "late", "Stragglers, round by round", "Clients that gave no answer before the deadline", lines((group) => group.curves.late, number));
+    if (has("refused")) figure(grid, "refused", "Refused updates, round by round", "Updates that were not finite, too long, of the wrong shape, or unchanged", lines((group) => group.curves.refused, number));
+  }
+
   const layered = groups.map((_, place) => place).filter((place) => Object.keys(groups[place].layers).length);
   if (layered.length) {
     grid = section("layers", "Layers", "What clients send of each layer, the mean over the clients of a round and over seeds; FedSiam-D sends the layers that diverge most between online and target net.");
