@@ -4,7 +4,7 @@ seed = 0
 data = "mnist"                # or your own: "folder:PATH", see the table [files]
 method = "fedavg+"            # or a table [method] with name and options
 net = "mnist-cnn"
-[files] [scenario] [views] [train] [client] [server] [gate] [aggregate] [attack] [engine] [federation]
+[files] [scenario] [views] [train] [client] [server] [gate] [aggregate] [privacy] [attack] [engine] [federation]
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from semifed.methods.fedavg import FedAvg
 from semifed.nets.zoo import NetSettings
 from semifed.settings import Settings, build, conform, nearest, option, override, read_toml, write_toml
 from semifed.training import ClientTraining, ServerTraining
-from semifed.trust import AggregateSettings, AttackSettings, GateSettings
+from semifed.trust import AggregateSettings, AttackSettings, GateSettings, PrivacySettings
 
 TESTS = 20
 """Tests of a run whose cadence is not set: enough for a curve, and a small share of the time."""
@@ -111,6 +111,7 @@ class Experiment:
     server: ServerTraining = field(default_factory=ServerTraining)
     gate: GateSettings = field(default_factory=GateSettings)
     aggregate: AggregateSettings = field(default_factory=AggregateSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
     attack: AttackSettings = field(default_factory=AttackSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
     federation: FederationSettings = field(default_factory=FederationSettings)
@@ -136,6 +137,10 @@ class Experiment:
         trusted = self.scenario.labels == "server" or self.scenario.validation > 0
         self.aggregate.check(self.train.clients_per_round, trusted)
         self.attack.check(self.scenario.clients)
+        patience = self.train.stop_on_collapse
+        self.privacy.check(self.scenario.clients, self.aggregate.rule, self.gate.quorum, patience)
+        if self.privacy.on and self.method.not_private:
+            raise SettingError(f"privacy: does not go with {method_name(type(self.method))}: {self.method.not_private}")
         if self.method.needs_validation() and not self.scenario.validation:
             raise SettingError(
                 f"scenario.validation: {method_name(type(self.method))} judges clients on images that the server holds "

@@ -73,6 +73,50 @@ class AggregateSettings(Settings):
 
 
 @dataclass(frozen=True)
+class PrivacySettings(Settings):
+    """The [privacy] table: differential privacy of whole clients, in what the server makes of their updates."""
+
+    table: ClassVar[str] = "privacy"
+
+    clip: float = option(
+        0.0, "longest update of a client, over all that it sends; longer ones are cut to it; 0: no privacy", least=0
+    )
+    noise: float = option(
+        1.0, "standard deviation of the noise on the sum of a round's updates, as a multiple of clip", above=0
+    )
+    delta: float = option(
+        1e-5, "epsilon is told for this delta; it must be below 1 / scenario.clients", above=0, below=1
+    )
+    source: str = option(
+        "",
+        "file of at least 32 random bytes that noise and draws of clients come from; empty: the seed, which a "
+        "simulation repeats by and which keeps nothing from those who know it",
+    )
+
+    @property
+    def on(self) -> bool:
+        """Whether there is any."""
+        return self.clip > 0
+
+    def check(self, clients: int, rule: str, quorum: float, patience: int) -> None:
+        """Look whether nothing else in the experiment lets a single client be seen."""
+        if not self.on:
+            if self != PrivacySettings():
+                raise SettingError("privacy.clip: set it, e.g. 1.0: without it there is no privacy")
+            return
+        if self.delta >= 1 / clients:
+            raise SettingError(f"privacy.delta: {self.delta:g} must be below 1 / {clients} clients to say anything")
+        if rule != "mean":
+            raise SettingError(f'privacy: noise is made for a mean; set aggregate.rule = "mean", not {rule}')
+        if quorum:
+            raise SettingError("gate.quorum: must be 0 with [privacy]: one client would decide whether a round counts")
+        if patience:
+            raise SettingError(
+                "train.stop_on_collapse: must be 0 with [privacy]: the clients' labels would end the run"
+            )
+
+
+@dataclass(frozen=True)
 class AttackSettings(Settings):
     """The [attack] table: which clients of a simulation are hostile, and what they do."""
 

@@ -80,6 +80,10 @@ def run(
         click.echo(json.dumps({**record.summary, "folder": str(folder)}, indent=2))
     else:
         standard_output().print(result_table([(folder.name, record)]))
+        if privacy := record.summary.get("privacy"):
+            click.echo(
+                f"differential privacy of clients: epsilon {privacy['epsilon']:.3g} at delta {privacy['delta']:g}"
+            )
         click.echo(f"everything is in {folder}")
 
 

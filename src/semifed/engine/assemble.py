@@ -20,6 +20,7 @@ from semifed.data.views import View
 from semifed.engine.hostile import with_spoilt_data
 from semifed.engine.local import Form, Workshop
 from semifed.engine.memory import keep_freed_memory
+from semifed.engine.privacy import check_private
 from semifed.engine.ray_session import check_engine
 from semifed.errors import DataError, SemifedError, SettingError
 from semifed.experiment import Experiment, method_name
@@ -79,6 +80,7 @@ def assemble(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> As
     keep_freed_memory()
     shape = tuple(dataset.images.shape[1:])
     net = _make_net(experiment, shape, len(dataset.classes))
+    check_private(experiment, net)
     workshop = Workshop(
         net=net,
         method=experiment.method,

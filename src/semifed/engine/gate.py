@@ -61,6 +61,7 @@ class Gate(NamedTuple):
     rules: GateSettings
     method: Method
     net: Net
+    private: bool = False  # each reply is judged by itself: no client may decide on another
 
     def __call__(self, round: int, tasks: Sequence[Task], answers: Sequence[Outcome | Absent | Reply]) -> Passed:
         """The turns that are sound, in the order of the tasks, and what is wrong with the others.
@@ -93,7 +94,7 @@ class Gate(NamedTuple):
         outcome, most = turn.outcome, self.rules.most_examples
         if type(outcome.examples) is not int or not 0 <= outcome.examples <= most:
             return f"examples: {_plain(outcome.examples)} is not a number from 0 to {most}"
-        if outcome.examples and _metrics(outcome) != usual:
+        if outcome.examples and (_metrics(outcome) is None if self.private else _metrics(outcome) != usual):
             return "metrics: not those that the others of this round send"
         if complaint := _misfit(outcome.up, turn.idle, "up"):
             return complaint
@@ -108,7 +109,7 @@ class Gate(NamedTuple):
         norms = [update_norm(turn.outcome.up, turn.idle) for turn in turns]
         moved = [norm for norm in norms if norm > 0]
         limit = math.inf
-        if self.rules.norm and len(moved) >= FEWEST:
+        if self.rules.norm and len(moved) >= FEWEST and not self.private:
             limit = self.rules.norm * float(torch.tensor(moved, dtype=torch.float64).median())
         kept, clipped = list[Turn](), list[int]()
         for turn, norm in zip(turns, norms, strict=True):
@@ -203,6 +204,12 @@ def _metrics(outcome: Outcome) -> _Metrics | None:
                 return None
             found.append((f"{kind} {name}", len(value) if isinstance(value, list) else -1))
     return tuple(sorted(found))
+
+
+def alike(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Those that report what most do."""
+    usual = _usual_metrics(outcomes)
+    return [outcome for outcome in outcomes if _metrics(outcome) == usual]
 
 
 def _usual_metrics(outcomes: Sequence[Outcome]) -> _Metrics | None:

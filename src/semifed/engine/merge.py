@@ -6,7 +6,7 @@ of equal updates is that update; what differs between clients otherwise (groups,
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,11 +14,12 @@ from torch import Tensor
 
 from semifed.engine.assemble import Assembly
 from semifed.engine.gate import Passed, Turn, capped, idle_upload, scaled, update_norm
+from semifed.engine.privacy import private_upload
 from semifed.engine.robust import centre
+from semifed.engine.updates import updates, with_update
 from semifed.errors import RunError
 from semifed.methods.base import Cohort
-from semifed.params import Parts, expand_as, stack
-from semifed.payload import Partial
+from semifed.params import Parts, stack
 
 
 class Circle(NamedTuple):
@@ -32,25 +33,34 @@ class Circle(NamedTuple):
 def merge(assembly: Assembly, server: Parts, passed: Passed, circle: Circle) -> tuple[Parts, dict[str, Any]]:
     """The server after the round, or as it is if too little came, and what the round's row says of it."""
     experiment, sound = assembly.experiment, passed.sound
+    if experiment.privacy.on:
+        up, told = private_upload(experiment, assembly.net, server, sound, circle.round)
+        one = torch.ones(1, dtype=torch.int64)
+        nobody = _cohort(assembly, Circle(circle.round, {0: 0}, one), [0], one)
+        return experiment.method.aggregate(assembly.net, server, up, nobody), {"skipped": "", "privacy": told}
     if reason := _without_quorum(assembly, passed, circle.round):
         return server, {"skipped": reason}
     examples = torch.tensor(capped([turn.outcome.examples for turn in sound], experiment.gate.most_weight))
     if not bool(examples.any()):
         return server, {"skipped": "no client had anything to read"}
-    clients = [turn.task.client for turn in sound]
-    cohort = Cohort(
+    up, factors = _made_robust(assembly, sound, circle.round)
+    facts = {"skipped": "", **({"factors": factors} if factors else {})}
+    cohort = _cohort(assembly, circle, [turn.task.client for turn in sound], examples)
+    return experiment.method.aggregate(assembly.net, server, up, cohort), facts
+
+
+def _cohort(assembly: Assembly, circle: Circle, clients: Sequence[int], examples: Tensor) -> Cohort:
+    """What the method hears of the clients whose uploads it merges."""
+    return Cohort(
         clients=tuple(clients),
         examples=examples,
         visits=circle.visits[clients],
         round=circle.round,
-        rounds=experiment.train.rounds,
+        rounds=assembly.experiment.train.rounds,
         slots=tuple(circle.slots[client] for client in clients),
         server_examples=len(assembly.scenario.server),
         validation=assembly.validation_set(),
     )
-    up, factors = _made_robust(assembly, sound, circle.round)
-    facts = {"skipped": "", **({"factors": factors} if factors else {})}
-    return experiment.method.aggregate(assembly.net, server, up, cohort), facts
 
 
 def _without_quorum(assembly: Assembly, passed: Passed, round: int) -> str:
@@ -96,34 +106,8 @@ def _made_robust(assembly: Assembly, sound: list[Turn], round: int) -> tuple[Par
     if rule.rule == "fltrust":
         task = sound[moved[0]].task
         trusted = assembly.workshop.train_trusted(round, task)
-        own = list(_updates(stack([trusted]), stack([idle_upload(assembly.experiment.method, assembly.net, task)])))
-    one, factors_of = centre(rule, [update[moved] for update in _updates(up, idle)], own)
+        own = list(updates(stack([trusted]), stack([idle_upload(assembly.experiment.method, assembly.net, task)])))
+    one, factors_of = centre(rule, [update[moved] for update in updates(up, idle)], own)
     clients = [str(sound[place].task.client) for place in moved]
     named = dict(zip(clients, factors_of, strict=True)) if factors_of else {}
-    return _with_update(up, idle, iter(one), torch.tensor(moved, device=one[0].device)), named
-
-
-def _updates(up: Any, idle: Any) -> Iterator[Tensor]:
-    """The stacked update of every floating tensor; what a client withholds has not moved."""
-    if isinstance(up, Partial):
-        for name, value in up.values.items():
-            if value.is_floating_point():
-                yield torch.where(expand_as(up.sent[name], value), value - idle.values[name], 0)
-    elif isinstance(up, Mapping):
-        for name in up:
-            yield from _updates(up[name], idle[name])
-    elif up.is_floating_point():
-        yield up - idle
-
-
-def _with_update(up: Any, idle: Any, updates: Iterator[Tensor], places: Tensor) -> Any:
-    """Uploads whose clients at these places have all moved by the same; of counters they have the middle one."""
-    if isinstance(up, Partial):
-        return Partial(_with_update(up.values, idle.values, updates, places), up.sent)
-    if isinstance(up, Mapping):
-        return {name: _with_update(up[name], idle[name], updates, places) for name in up}
-    if up.dtype is torch.bool:
-        return up
-    made = up.clone()
-    made[places] = idle[places] + next(updates) if up.is_floating_point() else up[places].median(0).values
-    return made
+    return with_update(up, idle, iter(one), torch.tensor(moved, device=one[0].device)), named

@@ -10,11 +10,12 @@ import torch
 from semifed import keys
 from semifed.engine import hostile
 from semifed.engine.assemble import Assembly
-from semifed.engine.gate import Gate, Turn
+from semifed.engine.gate import Gate, Turn, alike
 from semifed.engine.health import alarms
 from semifed.engine.layers import by_layer
 from semifed.engine.local import Clients, Outcome, Task, TestsAtSites
 from semifed.engine.merge import Circle, merge
+from semifed.engine.privacy import draw_private
 from semifed.methods.base import Method, Visit
 from semifed.params import Parts, place
 from semifed.payload import nbytes
@@ -49,7 +50,7 @@ def run_rounds(
     """Run from where the progress is to the last round; `done` hears of every one, and says if that is enough."""
     experiment, method = assembly.experiment, assembly.experiment.method
     workshop = assembly.workshop
-    gate = Gate(experiment.gate, method, assembly.net)
+    gate = Gate(experiment.gate, method, assembly.net, experiment.privacy.on)
     examine = Examiner(assembly.net, *assembly.test_set(), workshop.views["clean"], workshop.form.channels_last)
     progress = progress._replace(server=place(progress.server, assembly.workshop.device))
     while progress.round < experiment.train.rounds:
@@ -59,7 +60,9 @@ def run_rounds(
             server, server_terms = assembly.workshop.train_server(round, server)
         cohort = draw_cohort(assembly, round, clients.present(round))
         slots = draw_slots(assembly, cohort, round)
-        visits = visits.index_add(0, torch.tensor(cohort), torch.ones(len(cohort), dtype=torch.int64))
+        visits = visits.index_add(
+            0, torch.tensor(cohort, dtype=torch.int64), torch.ones(len(cohort), dtype=torch.int64)
+        )
         tasks = [_task(assembly, server, kept, visits, Visit(client, slots[client], round)) for client in cohort]
         passed = gate(round, tasks, clients.train(round, tasks))
         sound, sent = passed.sound, server
@@ -73,7 +76,7 @@ def run_rounds(
         row: Row = {
             "round": progress.round,
             "models": _scores(assembly, examine, sent, server, sound) if tested else {},
-            **_seen_by(method, [turn.outcome for turn in sound if turn.outcome.examples]),
+            **_seen_by(method, alike([turn.outcome for turn in sound if turn.outcome.examples])),
             "server_terms": server_terms,
             "bytes": {
                 "down": sum(nbytes(task.down) for task in tasks),
@@ -95,6 +98,8 @@ def run_rounds(
 def draw_cohort(assembly: Assembly, round: int, present: Sequence[int] | None = None) -> list[int]:
     """The clients of a round, drawn from those that are there and hold anything; the same for every method."""
     active, experiment = assembly.scenario.active() if present is None else sorted(present), assembly.experiment
+    if experiment.privacy.on:
+        return draw_private(experiment, round, [int(client) for client in active])
     order = keys.permutation(keys.key(experiment.seed, "cohort", round), len(active))
     return sorted(int(active[place]) for place in order[: experiment.train.clients_per_round])
 

@@ -85,4 +85,5 @@ def _short(value: Any) -> str:
 def shared(experiment: Experiment) -> str:
     """The experiment as it goes to sites: what is only the server's business is left out."""
     kind = kind_of(experiment.data) if isinstance(experiment.data, str) else ""
-    return write_toml({**experiment.tables(), "data": f"{kind}:the server's" if kind else "synthetic"})
+    data = f"{kind}:the server's" if kind else "synthetic"
+    return write_toml({**experiment.tables(), "data": data, "privacy": {}})

@@ -119,6 +119,11 @@ def _check(experiment: Experiment) -> None:
         raise SettingError("net: a module of your own is not known to the sites; use a named net")
     if isinstance(experiment.data, Dataset):
         raise SettingError("data: give the server's data by name")
+    if experiment.privacy.on and not experiment.privacy.source:
+        raise SettingError(
+            "privacy.source: noise from the seed, which the sites know, hides nothing; make a file of random bytes, "
+            "`head -c 32 /dev/urandom > noise.bin && chmod 600 noise.bin`, and name it there"
+        )
 
 
 def _split(experiment: Experiment, data_dir: Path | None) -> Scenario | None:

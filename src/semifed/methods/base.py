@@ -80,6 +80,8 @@ class Method(Settings):
     """The parts that the server receives."""
     keeps: ClassVar[tuple[str, ...]] = ()
     """The parts that a client keeps between its visits and never sends."""
+    not_private: ClassVar[str] = ""
+    """Why differential privacy ([privacy]) makes no sense for it, where that is so."""
     reveals: ClassVar[bool] = False
     """An upper bound: clients know the labels of all their samples."""
     norm: ClassVar[Literal["batch", "group", "none"] | None] = None

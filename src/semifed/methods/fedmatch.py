@@ -45,6 +45,7 @@ class FedMatch(Method):
 
     title: ClassVar[str] = "FedMatch: sigma + psi, helpers, agreement, sparse exchange (Jeong et al. 2020)"
     leaves: ClassVar[str] = "Changes of sigma and psi; as a helper, psi of one client reaches others, not only a mean."
+    not_private: ClassVar[str] = "helpers are nets of single clients, and which entries are sent depends on their data."
     down: ClassVar[tuple[str, ...]] = ("sigma", "psi", "helpers", "plateau")
     up: ClassVar[tuple[str, ...]] = ("sigma", "psi")
 

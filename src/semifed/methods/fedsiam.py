@@ -113,6 +113,7 @@ class FedSiamD(FedSiamMT):
 
     leaves: ClassVar[str] = "The target net, some online layers, and how much the client's data pull at each layer."
     title: ClassVar[str] = "FedSiam-D: of the online net only diverging layers are sent (Long et al. 2020)"
+    not_private: ClassVar[str] = "which layers a client sends, and how far they diverge, depend on its data."
     down: ClassVar[tuple[str, ...]] = ("online", "target", "boundary")
     up: ClassVar[tuple[str, ...]] = ("online", "target", "divergence")
     by_layer: ClassVar[tuple[str, ...]] = ("divergence",)

@@ -23,6 +23,7 @@ class Local(Method):
     """A client's own training without anybody else."""
 
     leaves: ClassVar[str] = "Nothing."
+    not_private: ClassVar[str] = "nothing is sent that noise could be added to."
     labels: ClassVar[tuple[str, ...]] = ("client",)
     down: ClassVar[tuple[str, ...]] = ()
     up: ClassVar[tuple[str, ...]] = ()

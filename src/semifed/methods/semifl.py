@@ -35,6 +35,7 @@ class SemiFL(Method):
     """Labels by the received net, fix and mix loss, fine-tuning at the server after merging."""
 
     title: ClassVar[str] = "SemiFL: received net labels, fix + mix loss, server fine-tunes (Diao et al. 2022)"
+    not_private: ClassVar[str] = "each client says whether it has trained at all, and the mean is over those that have."
     labels: ClassVar[tuple[str, ...]] = ("server",)
     up: ClassVar[tuple[str, ...]] = ("net", "trained")
     server_last: ClassVar[bool] = True

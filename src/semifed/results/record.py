@@ -51,6 +51,10 @@ def summarise(rows: Sequence[Row], model: Params, status: str) -> dict[str, Any]
     return {"status": status, **scores(rows), "model": digest(model)}
 
 
+def _spent(row: Row) -> dict[str, float]:
+    return {name: row["privacy"][name] for name in ("epsilon", "delta")}
+
+
 def scores(rows: Sequence[Row]) -> dict[str, Any]:
     """Best and last score of each model, the traffic and the time in all."""
     tested = [row for row in rows if row["models"]]
@@ -65,6 +69,7 @@ def scores(rows: Sequence[Row]) -> dict[str, Any]:
         "alarms": sum(1 for row in rows if row.get("alarms")),
         "refused": count_refused(rows),
         "skipped": sum(1 for row in rows if row.get("skipped")),
+        **({"privacy": _spent(rows[-1])} if rows and "privacy" in rows[-1] else {}),
         "bytes": {way: sum(row["bytes"][way] for row in rows) for way in ("down", "up")},
         "seconds": sum(row["seconds"] for row in rows),
     }
