@@ -1,8 +1,10 @@
-/* Forward: 8 columns of two rows at a time make 4 windows. */
+/* Forward: 8 columns of two lines at a time make 4 windows. */
 
 #include "conv_pool_relu.h"
 
-#define MOST_CHANNELS 6 /* output channels at once: two rows of each fill 12 of 16 vector registers */
+/* A tile has up to so many output channels, and as many lines of windows as leave some registers for what is read. */
+#define MOST_CHANNELS (REGISTERS > 16 ? 12 : 6)
+#define MOST_LINES (REGISTERS > 16 ? 2 : 1)
 
 /* How images lie in memory for the forward pass: from line to line and from channel to channel. */
 typedef struct {
@@ -15,15 +17,15 @@ typedef struct {
     float *y;
     uint8_t *winner;
     int count;
-    size_t channel;
+    size_t channel, line;
 } target;
 
 /* Four windows of each of two channels: the largest value, cut off at 0, and its place, the first of equals.
    Not-a-number wins, as in torch. */
-static inline void pool(const vector *top, const vector *bottom, vector &best, integers &place)
+static inline void pool(pair one, pair other, vector &best, integers &place)
 {
-    const vector candidates[4] = {EVEN(top[0], top[1]), ODD(top[0], top[1]), EVEN(bottom[0], bottom[1]),
-                                  ODD(bottom[0], bottom[1])};
+    const vector candidates[4] = {EVEN(top(one), top(other)), ODD(top(one), top(other)),
+                                  EVEN(bottom(one), bottom(other)), ODD(bottom(one), bottom(other))};
     best = candidates[0];
     place = integers{};
     UNROLL for (int k = 1; k < 4; k++) {
@@ -47,37 +49,46 @@ static inline void keep(const target &to, size_t offset, const float *best, cons
     }
 }
 
-/* One tile: two rows of COUNT channels over 8 columns, pooled. */
-template <int COUNT>
+/* One tile: LINES lines of windows of COUNT channels over 8 columns, pooled. */
+template <int COUNT, int LINES>
 static void convolve(const float *x, const layout &from, const float *weight, const float *bias, const target &to)
 {
-    vector top[COUNT + 1] = {}, bottom[COUNT + 1] = {}; /* an odd channel is pooled together with an empty one */
-    UNROLL for (int c = 0; c < COUNT; c++) top[c] = bottom[c] = spread(bias[c]);
+    pair sum[LINES][COUNT + 1] = {}; /* an odd channel is pooled together with an empty one */
+    UNROLL for (int c = 0; c < COUNT; c++)
+        UNROLL for (int l = 0; l < LINES; l++) sum[l][c] = spread_both(bias[c]);
     for (int i = 0; i < from.in; i++)
         for (int ky = 0; ky < KERNEL; ky++) {
             const float *line = x + i * from.plane + ky * from.line;
-            UNROLL for (int kx = 0; kx < KERNEL; kx++, weight += COUNT) {
-                vector upper = load(line + kx), lower = load(line + from.line + kx);
+            ROLL for (int kx = 0; kx < KERNEL; kx++, weight += COUNT) {
+                pair pixels[LINES];
+                UNROLL for (int l = 0; l < LINES; l++)
+                    pixels[l] = both(load(line + 2 * l * from.line + kx), load(line + (2 * l + 1) * from.line + kx));
                 UNROLL for (int c = 0; c < COUNT; c++) {
-                    vector w = spread(weight[c]);
-                    top[c] = add_product(w, upper, top[c]);
-                    bottom[c] = add_product(w, lower, bottom[c]);
+                    pair w = spread_both(weight[c]);
+                    UNROLL for (int l = 0; l < LINES; l++) sum[l][c] = add_product(w, pixels[l], sum[l][c]);
                 }
             }
         }
-    UNROLL for (int c = 0; c < COUNT; c += 2) {
-        vector best;
-        integers place;
-        pool(top + c, bottom + c, best, place);
-        bytes small = __builtin_convertvector(place, bytes);
-        keep(to, c * to.channel, (const float *)&best, (const uint8_t *)&small);
-        if (c + 1 < COUNT) keep(to, (c + 1) * to.channel, (const float *)&best + 4, (const uint8_t *)&small + 4);
-    }
+    UNROLL for (int l = 0; l < LINES; l++)
+        UNROLL for (int c = 0; c < COUNT; c += 2) {
+            vector best;
+            integers place;
+            pool(sum[l][c], sum[l][c + 1], best, place);
+            bytes small = narrow(place);
+            size_t at = l * to.line + c * to.channel;
+            keep(to, at, (const float *)&best, (const uint8_t *)&small);
+            if (c + 1 < COUNT) keep(to, at + to.channel, (const float *)&best + 4, (const uint8_t *)&small + 4);
+        }
 }
 
 typedef void (*convolution)(const float *, const layout &, const float *, const float *, const target &);
-static const convolution CONVOLVE[MOST_CHANNELS + 1] = {NULL,        convolve<1>, convolve<2>, convolve<3>,
-                                                        convolve<4>, convolve<5>, convolve<6>};
+#define BOTH(COUNT) {convolve<COUNT, 1>, convolve<COUNT, MOST_LINES>}
+static const convolution CONVOLVE[MOST_CHANNELS + 1][2] = {
+    {},       BOTH(1), BOTH(2), BOTH(3), BOTH(4),  BOTH(5),  BOTH(6),
+#if REGISTERS > 16
+    BOTH(7),  BOTH(8), BOTH(9), BOTH(10), BOTH(11), BOTH(12),
+#endif
+};
 
 /* Output channels are taken in blocks of nearly the same size, none larger than MOST_CHANNELS. */
 static int blocks(int out) { return (out + MOST_CHANNELS - 1) / MOST_CHANNELS; }
@@ -106,12 +117,15 @@ static void forward_image(const shape *s, const layout &from, const float *x, co
     int high = pooled(s->height, s->padding), wide = pooled(s->width, s->padding), taps = s->in * KERNEL * KERNEL;
     for (int b = 0; b < blocks(s->out); b++) {
         int first = block_start(s->out, b), count = block_start(s->out, b + 1) - first;
-        for (int py = 0; py < high; py++)
+        for (int py = 0, lines; py < high; py += lines) {
+            lines = py + MOST_LINES <= high ? MOST_LINES : 1;
             for (int px = 0; px < wide; px += 4) {
                 size_t at = ((size_t)first * high + py) * wide + px;
-                target to = {y + at, winner + at, smaller(4, wide - px), (size_t)high * wide};
-                CONVOLVE[count](x + 2 * py * from.line + 2 * px, from, packed + (size_t)first * taps, bias + first, to);
+                target to = {y + at, winner + at, smaller(4, wide - px), (size_t)high * wide, (size_t)wide};
+                CONVOLVE[count][lines == MOST_LINES](x + 2 * py * from.line + 2 * px, from,
+                                                     packed + (size_t)first * taps, bias + first, to);
             }
+        }
     }
 }
 
