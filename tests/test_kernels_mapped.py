@@ -134,8 +134,10 @@ def test_clients_of_the_mnist_net_train_the_same_in_every_chunk_to_the_last_bit(
 @pytest.mark.parametrize("probability", [0.0, 0.1, 0.25, 0.3, 0.5, 0.999, 1.0])
 def test_dropout_draws_what_keys_draw(probability: float, monkeypatch: pytest.MonkeyPatch) -> None:
     own = torch.tensor([keys.key(number) for number in range(3)])
-    mapped = vmap(lambda key: dropout_scales(key, 1001, probability))
-    compiled = [mapped(own), torch.stack([dropout_scales(key, 1001, probability) for key in own])]
+    mapped = vmap(lambda key: dropout_scales(key, (3, 0), 1001, probability))
+    compiled = [mapped(own), torch.stack([dropout_scales(key, (3, 0), 1001, probability) for key in own])]
+    folded = keys.fold(keys.fold(own, 3), 0)
+    compiled.append(torch.stack([dropout_scales(key, (), 1001, probability) for key in folded]))
     monkeypatch.setenv("SEMIFED_KERNELS", "off")
     assert all(torch.equal(one, mapped(own)) for one in compiled)
 

@@ -19,6 +19,8 @@ Parts = dict[str, Any]
 
 def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """Apply a function leaf by leaf to one tree, or to several of the same shape."""
+    if isinstance(tree, Tensor):
+        return function(tree, *others)
     if isinstance(tree, Mapping):
         return {name: tree_map(function, tree[name], *(other[name] for other in others)) for name in tree}
     if isinstance(tree, tuple):

@@ -210,9 +210,10 @@ class Workshop:
         parts = tree_map(Tensor.detach, stack(starts) if mapped else lay_out(starts[0], layout))
         state, sums, guesses = State(parts, {}), Seen({}, {}, {}), list[Params]()
         dropout = torch.tensor([keys.key(visit.key, "dropout") for visit in plans], device=self.device)
+        drawn = keys.fold(dropout, torch.arange(stream.steps)[:, None])
         for number in range(stream.steps):
             batch = stream.batch(number)
-            step_keys, active = keys.fold(dropout, number), stream.active(number)
+            step_keys, active = drawn[number], stream.active(number)
             if not mapped:
                 batch, step_keys = lay_out(at(batch, 0), layout), step_keys[0]
             state, seen = stepper(state, batch, step_keys, active)

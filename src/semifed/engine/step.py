@@ -9,11 +9,11 @@ from torch import Tensor
 from semifed.batch import Batch, Clock
 from semifed.engine.mapping import over_clients
 from semifed.methods.base import Descend, Follow, Move, Terms
+from semifed.nets.kernels.updates import Rule, Tensors, descend, follow
 from semifed.nets.net import Net
 from semifed.params import Params, Parts, expand_as, tree_map
 from semifed.training import Training
 
-Tensors = list[Tensor]
 Pace = Callable[[Parts, Clock], float | Tensor]
 
 
@@ -127,18 +127,8 @@ class Stepper:
         training = self._training
         if training.clip is not None:
             gradients = self._clip(gradients, training.clip)
-        if training.weight_decay:
-            gradients = list(torch._foreach_add(gradients, values, alpha=training.weight_decay))
-        if training.momentum:
-            if momentum is None:
-                momentum = gradients
-            else:
-                momentum = list(torch._foreach_add(torch._foreach_mul(momentum, training.momentum), gradients))
-            ahead = momentum
-            if training.nesterov:
-                ahead = list(torch._foreach_add(gradients, momentum, alpha=training.momentum))
-            return _descended(values, ahead, rate), momentum
-        return _descended(values, gradients, rate), []
+        rule = Rule(training.momentum, training.weight_decay, training.nesterov)
+        return descend(values, gradients, momentum, rate, rule)
 
     def _clip(self, gradients: Tensors, largest: float) -> Tensors:
         square = sum((self._flat(gradient).square().sum(-1) for gradient in gradients), torch.zeros(()))
@@ -150,24 +140,14 @@ class Stepper:
         decay = self.lift(move.decay)(clock) if callable(move.decay) else move.decay
         decay = torch.as_tensor(decay, device=clock.round.device)
         source = {name: value for part in move.of for name, value in parts[part].items()}
-        parts[move.part] = {
-            name: _mixed(value, source[name], decay) if name in source and self._trains(name, value) else value
-            for name, value in parts[move.part].items()
-        }
-
-
-def _descended(values: Tensors, gradients: Tensors, rate: Tensor) -> Tensors:
-    if not rate.dim():
-        return list(torch._foreach_add(values, gradients, alpha=-float(rate)))
-    return [value - expand_as(rate, value) * own for value, own in zip(values, gradients, strict=True)]
+        own = parts[move.part]
+        names = [name for name, value in own.items() if name in source and self._trains(name, value)]
+        moved = follow([own[name] for name in names], [source[name] for name in names], decay)
+        parts[move.part] = {**own, **dict(zip(names, moved, strict=True))}
 
 
 def _choose(where: Tensor, new: Tensors, old: Tensors) -> Tensors:
     return [torch.where(expand_as(where, one), one, two) for one, two in zip(new, old, strict=True)]
-
-
-def _mixed(value: Tensor, towards: Tensor, decay: Tensor) -> Tensor:
-    return towards + expand_as(decay, value) * (value - towards)
 
 
 def _only(active: Tensor, new: State, old: State) -> State:

@@ -7,12 +7,14 @@ that a call supplies; what a call changes (the running statistics) is left in `f
 import torch
 from torch import Tensor, nn
 
-from semifed import keys
 from semifed.nets.kernels import dropout_scales
 
 
 class KeyedDropout(nn.Module):
-    """Dropout whose mask is a pure function of a key; whole channels are dropped if `channels` is set."""
+    """Dropout whose mask is a pure function of a key; whole channels are dropped if `channels` is set.
+
+    `folds` are the numbers that set this layer in this pass apart from all that draw from the same key.
+    """
 
     key: Tensor
 
@@ -20,6 +22,7 @@ class KeyedDropout(nn.Module):
         super().__init__()
         self.probability, self.channels = probability, channels
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
+        self.folds: tuple[int, ...] = ()
         self.calls = 0
 
     def forget(self) -> None:
@@ -29,11 +32,11 @@ class KeyedDropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.probability == 0:
             return x
-        key = keys.fold(self.key, self.calls) if self.calls else self.key  # a layer used twice drops anew
+        folds = (*self.folds, self.calls) if self.calls else self.folds  # a layer used twice drops anew
         self.calls += 1
         shape = x.shape[:2] if self.channels else x.shape
-        scale = dropout_scales(key, shape.numel(), self.probability).reshape(shape).to(x.dtype)
-        return x * (scale.reshape(*shape, *[1] * (x.dim() - 2)) if self.channels else scale)
+        scale = dropout_scales(self.key, folds, shape.numel(), self.probability).to(x.dtype)
+        return x * scale.reshape(*shape, *[1] * (x.dim() - 2) if self.channels else ())
 
 
 class BatchNorm(nn.Module):

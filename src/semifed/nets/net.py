@@ -14,6 +14,7 @@ from semifed import keys
 from semifed.errors import SettingError
 from semifed.nets.heads import find_head, without
 from semifed.nets.layers import BatchNorm, KeyedDropout, make_pure
+from semifed.nets.slots import Slots
 from semifed.params import Params, Parts, layer
 
 Shape = tuple[int, ...]
@@ -50,6 +51,7 @@ class Net:
         training = copy.deepcopy(module).train()
         self._modes = {True: training, False: module.eval()}
         self._trunks = {mode: without(one, self.head) for mode, one in self._modes.items()} if self.head else {}
+        self._slots: dict[tuple[bool, str], Slots] = {}
         self.dropouts = {path: one for path, one in training.named_modules() if isinstance(one, KeyedDropout)}
         self.norms = {path: one for path, one in training.named_modules() if isinstance(one, BatchNorm)}
 
@@ -153,8 +155,10 @@ class Net:
         elif branch:
             module, prefix = module.get_submodule(branch), f"{branch}."
             state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-        output: Tensor = functional_call(module, state, (x,), tie_weights=False)
-        return output
+        slots = self._slots.get((training, branch))
+        if slots is None:
+            slots = self._slots[training, branch] = Slots(module)
+        return slots.call(state, x)
 
     def _constants_on(self, device: torch.device) -> Params:
         """What a module computes with but does not train, save or move."""
@@ -242,9 +246,10 @@ class Pass:
 
     def _forward(self, params: Params, x: Tensor, real: Tensor, branch: str) -> Tensor:
         net = self._net
-        key = keys.fold(self._key, self._calls)
+        for index, dropout in enumerate(net.dropouts.values()):
+            dropout.folds = self._calls, index
         self._calls += 1
-        extra = {f"{path}.key": keys.fold(key, index) for index, path in enumerate(net.dropouts)}
+        extra = {f"{path}.key": self._key for path in net.dropouts}
         extra |= {f"{path}.real": real for path in net.norms}
         current = {name: self._moved.get(id(value), (value, value))[1] for name, value in params.items()}
         output = net.call(True, current, x, extra, branch)

@@ -64,15 +64,20 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def dropout_scales(key: Tensor, count: int, probability: float) -> Tensor:
-    """What dropout multiplies `count` numbers by: 0 with the probability, else what keeps the mean as it was."""
+def dropout_scales(key: Tensor, folds: tuple[int, ...], count: int, probability: float) -> Tensor:
+    """What dropout multiplies `count` numbers by: 0 with the probability, else what keeps the mean as it was.
+
+    They are drawn from the key folded with these numbers one after the other.
+    """
     if key.is_cpu and count < 2**31 and not library.switched_off():
         operation, mapped = operations.dropout(), torch._C._are_functorch_transforms_active()
         if operation is not None and not mapped:
-            return operation(key, count, probability)
+            return operation(key, folds, count, probability)
         if operation is not None and directly_mapped():
-            scales: Tensor = unwrapped(lambda key: dropout_scales(key, count, probability), key)
+            scales: Tensor = unwrapped(lambda key: dropout_scales(key, folds, count, probability), key)
             return scales
+    for number in folds:
+        key = keys.fold(key, number)
     return (keys.uniform(key, count) >= probability).float() / max(1 - probability, 1e-9)
 
 

@@ -86,20 +86,30 @@ class Dropout:
 
     def __init__(self, code: ctypes.CDLL) -> None:
         self._scales = code.dropout_scales
-        self._scales.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_float]
+        self._scales.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_float]
 
-    def __call__(self, keys: Tensor, count: int, probability: float) -> Tensor:
+    def __call__(self, keys: Tensor, folds: tuple[int, ...], count: int, probability: float) -> Tensor:
         """For every key `count` numbers: 0 with the probability, else what keeps the mean as it was."""
-        # Compared and divided in float32, as torch does.
-        threshold = math.ceil(ctypes.c_float(probability).value * 2**24)
         scales = torch.empty((*keys.shape, count))
-        shape, scale = _integers(keys.numel(), count, threshold), _kept_scale(probability)
-        self._scales(shape, keys.contiguous().data_ptr(), scales.data_ptr(), scale)
+        shape = _integers(keys.numel(), count, _threshold(probability), len(folds))
+        self._scales(shape, keys.contiguous().data_ptr(), _folds(*folds), scales.data_ptr(), _kept_scale(probability))
         return scales
 
 
 @functools.cache
+def _threshold(probability: float) -> int:
+    """The first of 2^24 draws that is kept: compared in float32, as torch does."""
+    return math.ceil(ctypes.c_float(probability).value * 2**24)
+
+
+@functools.lru_cache(maxsize=1024)
+def _folds(*values: int) -> Any:
+    return (ctypes.c_int64 * len(values))(*values)
+
+
+@functools.cache
 def _kept_scale(probability: float) -> float:
+    """Divided in float32, as torch does."""
     return float(torch.ones(()) / max(1 - probability, 1e-9))
 
 
