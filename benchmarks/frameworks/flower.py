@@ -1,5 +1,8 @@
 """Flower: FedAvg in its simulation on Ray, two processes that train one client at a time each."""
 
+import os
+import sys
+import traceback
 from typing import Any
 
 import torch
@@ -56,9 +59,18 @@ def server_app(order: Order) -> Any:
 
 def main() -> None:
     order = Order.read()
-    resources = {"init_args": {"num_cpus": PROCESSES}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    # A cluster of its own: Ray would join one that it finds in /tmp/ray, and fail if that is a dead one's trace.
+    resources = {
+        "init_args": {"num_cpus": PROCESSES, "address": "local"},
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    }
     clients = len(read_work(order.data).clients)
-    run_simulation(server_app(order), client_app(order), clients, backend_config=resources)
+    try:
+        run_simulation(server_app(order), client_app(order), clients, backend_config=resources)
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # the thread of the server app would wait for replies for ever
 
 
 if __name__ == "__main__":
