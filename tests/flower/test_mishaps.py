@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,12 @@ pytest.importorskip("flwr")
 pytestmark = pytest.mark.slow
 
 
-def begin(between: World, mode: str = "", site: str = "b") -> dict[str, "object"]:
-    started = {"serve": between.serve()}
+def begin(between: World, mode: str = "", site: str = "b", **modes: str) -> dict[str, "subprocess.Popen[bytes]"]:
+    """A server and its sites, some of them odd."""
+    started, odd = {"serve": between.serve()}, {site: mode, **modes}
     for one in between.sites:
-        started[one] = between.join(one, mode=mode if one == site else "")
-    return dict(started)
+        started[one] = between.join(one, mode=odd.get(one, ""))
+    return started
 
 
 def test_50_52_a_site_killed_in_a_round_and_restarted_changes_nothing(tmp_path: Path) -> None:
@@ -110,7 +112,6 @@ def test_58_an_expired_certificate_is_refused(tmp_path: Path) -> None:
         ("nan", "non_finite"),
         ("shape", "shape"),
         ("garbage", "not a payload"),
-        ("huge:3000", "over the limit of 20,000,000"),
     ],
 )
 def test_40_41_56_57_a_site_that_sends_rubbish_is_refused_and_the_others_count(
@@ -122,6 +123,18 @@ def test_40_41_56_57_a_site_that_sends_rubbish_is_refused_and_the_others_count(
         between.wait(lambda: len(between.rows()) == 2, "two rounds")
         del started
         assert all(list(row["refused"]) == ["1"] and reason in row["refused"]["1"] for row in between.rows())
+
+
+def test_56_a_message_of_3_gb_is_refused_before_it_is_taken_in(tmp_path: Path) -> None:
+    exp = patient("fedsiam-d", "federation.quorum=2", "federation.min_sites=2", "federation.limit=20", "train.rounds=2")
+    with world(tmp_path / "world", exp) as between:
+        serve, _, huge, _ = begin(between, "huge:3000").values()
+        between.end(huge, 4)
+        assert "this site's message is over the server's limit" in between.log("b")
+        between.end(serve)
+        refused = [row["refused"] for row in between.rows()]
+        assert refused == [{"1": "its message is over the limit of 20,000,000 bytes"}, {}]
+        assert [row["clients"] for row in between.rows()] == [[0, 1, 2], [0, 2]]
 
 
 def slow(exp: Experiment, deadline: float) -> Experiment:

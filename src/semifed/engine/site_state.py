@@ -42,7 +42,10 @@ class StateFolder:
 
     def save(self, round: int, kept: Parts, visits: int) -> None:
         """Keep the state after a round; later ones, of a time that did not count, go."""
-        write_tensors(self._path(round), flatten(kept), {"visits": str(visits), "round": str(round)})
+        try:
+            write_tensors(self._path(round), flatten(kept), {"visits": str(visits), "round": str(round)})
+        except OSError as error:  # the server hears of it, so no names of files
+            raise RunError(f"the state of a round cannot be kept: {error.strerror}; make room in --folder") from None
         rounds = self._rounds()
         earlier = [one for one in rounds if one <= round]
         for one in [*earlier[:-STAYING], *(one for one in rounds if one > round)]:

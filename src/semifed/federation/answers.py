@@ -8,8 +8,10 @@ from semifed.engine.wire import LetterError
 from semifed.federation.bounds import LARGEST_PIECE
 
 
-def be_careful(client: httpx.Client) -> None:
-    """Have a client look at every answer before it is read."""
+def be_careful(client: httpx.Client, direct: bool = False) -> None:
+    """Have a client look at every answer before it is read; if `direct`, it uses no proxy of the environment."""
+    if direct:
+        client._mounts.clear()
     client.event_hooks, client.follow_redirects = {"response": [check_answer]}, False
     client.headers["accept-encoding"] = "identity"
 

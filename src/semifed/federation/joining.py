@@ -8,8 +8,10 @@ from semifed.engine.flower_client import Site, SiteOptions
 from semifed.engine.wire import Letter
 from semifed.errors import RunError, SettingError
 from semifed.federation import keys
-from semifed.federation.node import BUSY_KEY, Node, check_address, explain, is_refusal
-from semifed.federation.serving import check_insecure, need_flower
+from semifed.federation.addresses import check_address, check_insecure, host_of
+from semifed.federation.explaining import BUSY_KEY, explain, is_refusal
+from semifed.federation.node import Node
+from semifed.federation.serving import need_flower
 
 
 def join(
@@ -31,7 +33,7 @@ def join(
     need_flower()
     check_address(server)
     keys.check_name(options.name)
-    check_insecure(server.rpartition(":")[0].strip("[]"), insecure)
+    check_insecure(host_of(server), insecure)
     keys.load_key(keys_folder / "site.key")
     site, waiting = Site(options, agree, say), _Waiting(server, patience, say)
     while not site.ended:

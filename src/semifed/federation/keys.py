@@ -9,6 +9,7 @@ import datetime
 import ipaddress
 import os
 import re
+import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,6 +86,14 @@ def new_key() -> "ec.EllipticCurvePrivateKey":
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
 
     return ec.generate_private_key(ec.SECP384R1())
+
+
+def trusted(authority: Path) -> ssl.SSLContext:
+    """TLS that trusts servers of this authority alone."""
+    try:
+        return ssl.create_default_context(cafile=str(authority))
+    except (OSError, ssl.SSLError) as error:
+        raise SettingError(f"{authority}: cannot be read as a certificate: {error}; copy it from the server") from None
 
 
 def load_key(path: Path) -> "ec.EllipticCurvePrivateKey":

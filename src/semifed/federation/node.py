@@ -5,7 +5,6 @@ message goes to this process instead: nothing is fetched, nothing that the serve
 """
 
 import email.utils
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -14,17 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from semifed.engine.wire import Letter, LetterError, read_head, write_head
-from semifed.errors import SettingError
 from semifed.federation import keys
+from semifed.federation.addresses import host_of, is_loopback
 
 HEARTBEAT = 10.0
 """Seconds; Flower gives a node up after two of these without a sign."""
 
 ON_ITS_WAY = 60.0
 """Seconds that a piece of a message may take from the server's program to its link."""
-
-BUSY_KEY = 75.0
-"""Seconds for which a key may be refused because a crashed process still holds its place."""
 
 
 class Node:
@@ -43,10 +39,10 @@ class Node:
         self._client = FleetHttpClient(
             f"{'http' if insecure else 'https'}://{server}",
             interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperNode"), _Signer(key, self._clock)],
-            verify=False if insecure else _context(folder / "ca.crt"),
+            verify=False if insecure else keys.trusted(folder / "ca.crt"),
             timeout=60.0,
         )
-        be_careful(self._client._client)
+        be_careful(self._client._client, direct=is_loopback(host_of(server)))
         self._node: Any = None
         self._over = threading.Event()
 
@@ -226,48 +222,5 @@ class _Signer:
         return self._flower.intercept(context, with_the_servers_time)
 
 
-def _context(authority: Path) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=str(authority))
-    except (OSError, ssl.SSLError) as error:
-        raise SettingError(f"{authority}: cannot be read as a certificate: {error}; copy it from the server") from None
-
-
 def _failed(error: LetterError) -> Letter:
     return Letter({"kind": "failed", "reason": str(error)})
-
-
-def explain(error: Exception, server: str) -> tuple[str, bool]:
-    """What a failed call means, and whether trying again can help."""
-    text = f"{error} {error.__cause__ or ''}"
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        expired = "has expired" in text
-        why = "has expired" if expired else "is not one this site trusts (ca.crt), or is of another host"
-        return f"{server}: the server's certificate {why}; get the right one with `semifed keys`", False
-    if any(word in text for word in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "http request")):
-        return f"{server}: does not speak TLS; is it a semifed server, or one with --insecure?", False
-    if "Name or service not known" in text or "name resolution" in text or "nodename nor servname" in text:
-        return f"--server {server}: there is no such host", False
-    if status == 401:
-        return f"{server}: refuses the signature of this site's key", True
-    if status is not None and status not in (502, 503, 504):
-        body = getattr(error, "response", None)
-        found = " ".join(str(getattr(body, "text", "")).split())[:160]
-        known = status in (400, 403, 409, 412) or "2004" in found or "activat" in found.lower()
-        why = "does not know this site's key, or another process still holds its place" if known else f"says {status}"
-        return f"{server}: {why} ({found})", known
-    return f"{server}: cannot be reached ({type(error).__name__}: {text.strip()[:120]})", True
-
-
-def is_refusal(error: Exception) -> bool:
-    """Whether the server answered, and said no."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return status is not None and status not in (502, 503, 504)
-
-
-def check_address(server: str) -> None:
-    """Refuse what is not HOST:PORT."""
-    host, colon, port = server.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise SettingError(f"--server {server}: expected HOST:PORT, such as server.example.org:8443")

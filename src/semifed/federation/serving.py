@@ -1,6 +1,5 @@
 """`semifed serve`: a run whose clients are sites. The round loop, the records and the folder are those of any run."""
 
-import ipaddress
 import json
 import re
 import secrets
@@ -8,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -25,6 +24,7 @@ from semifed.engine.flower_server import Federation, FlowerClients
 from semifed.errors import RunError, SettingError
 from semifed.experiment import Experiment
 from semifed.federation import keys
+from semifed.federation.addresses import check_insecure
 from semifed.federation.front import Door, Front
 from semifed.federation.link import FlowerLink
 from semifed.results.files import write_json
@@ -90,21 +90,6 @@ def need_flower() -> None:
     """Say which extra is missing, if it is."""
     if find_spec("flwr") is None:
         raise SettingError("a federation needs Flower: pip install 'semifed[federation]'")
-
-
-def check_insecure(host: str, insecure: bool) -> None:
-    """Without TLS nothing leaves this machine."""
-    if insecure and not is_loopback(host):
-        raise SettingError(f"--insecure: {host} is not this machine; without TLS only a loopback address is allowed")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is of this machine alone."""
-    if host == "localhost":
-        return True
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
 
 
 def _experiment_in(out: Path) -> Experiment:

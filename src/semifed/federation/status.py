@@ -2,15 +2,15 @@
 
 import base64
 import json
-import ssl
 from pathlib import Path
 from typing import Any
 
 from semifed.errors import RunError, SettingError
 from semifed.federation import keys
+from semifed.federation.addresses import check_address, check_insecure, host_of, is_loopback
+from semifed.federation.explaining import explain
 from semifed.federation.front import STATUS
-from semifed.federation.node import check_address, explain
-from semifed.federation.serving import check_insecure, need_flower
+from semifed.federation.serving import need_flower
 
 
 def status(server: str, keys_folder: Path, insecure: bool = False) -> dict[str, Any]:
@@ -21,13 +21,13 @@ def status(server: str, keys_folder: Path, insecure: bool = False) -> dict[str, 
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
 
     check_address(server)
-    check_insecure(server.rpartition(":")[0].strip("[]"), insecure)
+    check_insecure(host_of(server), insecure)
     at_server = (keys_folder / "server.key").exists()
     key = keys.load_key(keys_folder / ("server.key" if at_server else "site.key"))
     name = "@server" if at_server else keys_folder.resolve().name
-    verify = False if insecure else ssl.create_default_context(cafile=str(keys_folder / "ca.crt"))
+    verify = False if insecure else keys.trusted(keys_folder / "ca.crt")
     try:
-        with httpx.Client(verify=verify, timeout=30, trust_env=False) as client:
+        with httpx.Client(verify=verify, timeout=30, trust_env=not is_loopback(host_of(server))) as client:
             url = f"{'http' if insecure else 'https'}://{server}{STATUS}"
             challenge = str(client.get(url).json()["challenge"])
             signature = key.sign(f"semifed status {challenge}".encode(), ec.ECDSA(hashes.SHA256()))
@@ -35,7 +35,7 @@ def status(server: str, keys_folder: Path, insecure: bool = False) -> dict[str, 
             headers = {"semifed-site": name, "semifed-challenge": challenge, "semifed-signature": sign}
             answer = client.get(url, headers=headers)
     except (httpx.HTTPError, OSError) as error:
-        raise RunError(explain(error, server)[0]) from None
+        raise RunError(explain(error, server).text) from None
     except (ValueError, KeyError, TypeError):
         raise RunError(f"{server}: is not a semifed server") from None
     if answer.status_code == 403:
