@@ -114,7 +114,7 @@ def test_58_an_expired_certificate_is_refused(tmp_path: Path) -> None:
         ("garbage", "not a payload"),
     ],
 )
-def test_40_41_56_57_a_site_that_sends_rubbish_is_refused_and_the_others_count(
+def test_40_41_57_a_site_that_sends_rubbish_is_refused_and_the_others_count(
     mode: str, reason: str, tmp_path: Path
 ) -> None:
     exp = patient("fedsiam-d", "federation.quorum=2", "federation.limit=20", "train.rounds=2")

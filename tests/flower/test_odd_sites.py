@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -26,7 +27,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_42_43_44_answers_that_cannot_be_are_refused_and_a_second_one_is_ignored(tmp_path: Path) -> None:
-    exp = patient("fedsiam-d", "scenario.clients=6", "train.clients_per_round=6", "train.rounds=2")
+    exp = patient(
+        "fedsiam-d", "scenario.clients=6", "train.clients_per_round=6", "train.rounds=2", "federation.site_test=0.3"
+    )
     with world(tmp_path / "world", exp, sites="abcdef") as between:
         serve = begin(between, c="long", d="count", e="old", f="twice")["serve"]
         between.end(serve)
@@ -36,6 +39,7 @@ def test_42_43_44_answers_that_cannot_be_are_refused_and_a_second_one_is_ignored
             assert row["refused"]["3"].startswith("examples")
             assert "not of this round" in row["refused"]["4"]
             assert row["stragglers"] == {}
+            assert row["sites"]["target"]["images"] > 20  # which sites hold back of their own
         assert len(between.rows()) == 2
         assert between.log("f").count("round 2: trained") == 1
 
@@ -71,6 +75,17 @@ def test_52_a_site_that_comes_late_takes_part_in_the_current_round(tmp_path: Pat
         between.wait(lambda: "sends" in between.log("c"), "its first answer")
         assert f"round {begun}: trained on" in between.log("c")
         assert all(not row["refused"] for row in between.rows())
+
+
+def test_54_a_server_killed_while_it_writes_a_checkpoint_goes_on_from_the_one_before(tmp_path: Path) -> None:
+    exp = patient("fedcon")
+    with world(tmp_path / "world", exp) as between:
+        serve, sites = between.serve(odd=True), [between.join(site) for site in "abc"]
+        between.end(serve, -signal.SIGKILL)
+        assert len(between.rows()) == 2
+        for process in (between.serve("--resume"), *sites):
+            between.end(process)
+        compare(exp, between)
 
 
 @pytest.mark.skipif(not skew.can_be_made(), reason="needs a C compiler")

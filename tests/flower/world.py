@@ -15,7 +15,7 @@ from typing import Any
 from semifed.experiment import Experiment
 from semifed.federation.keys import make_keys
 
-ODD = Path(__file__).parent / "odd_site.py"
+ODD, ODD_SERVER = (Path(__file__).parent / name for name in ("odd_site.py", "odd_server.py"))
 PATIENCE = 600.0
 """Seconds for anything to happen; a busy machine takes its time to start a process."""
 
@@ -34,10 +34,10 @@ class World:
     def server(self) -> str:
         return f"{self.host}:{self.port}"
 
-    def serve(self, *more: str, prefix: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+    def serve(self, *more: str, prefix: tuple[str, ...] = (), odd: bool = False) -> subprocess.Popen[bytes]:
         words = ["serve", *(() if "--resume" in more else (str(self.folder / "exp.toml"),)), "--out", str(self.out)]
         words += ["--address", self.server, "--keys", str(self.keys / "server"), *more]
-        return self.start("serve", [*prefix, *SEMIFED, *words])
+        return self.start("serve", [*prefix, *([sys.executable, str(ODD_SERVER)] if odd else SEMIFED), *words])
 
     def join(
         self, site: str, *more: str, mode: str = "", prefix: tuple[str, ...] = (), keys: Path | None = None
