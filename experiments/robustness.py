@@ -2,8 +2,8 @@
 
     python experiments/robustness.py --data-dir DIR [--seeds 0 1 2] [--rounds 20] [--rules mean median]
 
-Ten clients know all their labels (fedavg-sl), all take part in every round, three are hostile. Of a round's updates the
-rules see 60 steps with a rate that falls to 0, so that honest clients agree on where to go: what median and trimmed mean
+Ten clients know all their labels (fedavg-sl), all take part in every round, three are hostile. A visit has 60 steps
+with a rate that falls to 0 over the rounds, so that honest clients agree on where to go: what median and trimmed mean
 lose under an attack is the part in which they do not. The server holds out 200 images with labels, which FLTrust judges
 by. Prints the table after every seed.
 """

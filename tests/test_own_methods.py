@@ -144,8 +144,9 @@ def test_a_failed_question_comes_with_what_was_asked_and_what_to_do(monkeypatch:
     said = call("check", "fedavg")
     assert said.code == 1
     assert [line.split(":")[0].strip() for line in said.out.splitlines()[1:]] == ["found", "asked", "to do"]
-    rows = json.loads(call("check", "fedavg", "--json").out)
-    assert rows[0]["advice"] == conformance.ADVICE["bytes_add_up"]
+    told = json.loads(call("check", "fedavg", "--json").out)
+    assert told["leaves"] is None
+    assert told["findings"][0]["advice"] == conformance.ADVICE["bytes_add_up"]
 
 
 def test_every_question_has_advice_and_a_sentence() -> None:

@@ -18,6 +18,7 @@ from semifed.data.scenario import ScenarioSettings
 from semifed.data.sources import Dataset
 from semifed.data.views import ViewSettings
 from semifed.doctor import examine
+from semifed.engine.leaving import leaving
 from semifed.errors import SemifedError
 from semifed.experiment import EngineSettings, Experiment, TrainSettings
 from semifed.live import watch_runs
@@ -60,6 +61,7 @@ __all__ = [
     "compare",
     "examine",
     "export",
+    "leaving",
     "plan",
     "predict",
     "run",
