@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from semifed.batch import Batch, Clock, Samples
 from semifed.methods import averaging, neighbours
+from semifed.methods.aligned import FixMatchAligned
 from semifed.methods.base import Cohort, Visit
 from semifed.methods.fedmatch import FedMatch
 from semifed.methods.fedmix import FedMix
@@ -232,6 +233,24 @@ def test_mix_of_three_models(two: Net) -> None:
 def test_training_signal_annealing() -> None:
     at = [float(annealed(torch.tensor(float(round)), torch.tensor(100.0), 10)) for round in (0, 50, 75, 100)]
     assert at == pytest.approx([0.106, 0.174, 0.358, 1.0], abs=1e-3)
+
+
+def test_class_rates_are_aligned(two: Net) -> None:
+    """The labeller gives class 0 three quarters of a row and finds it nine times in ten: it is labelled class 1."""
+    method = FixMatchAligned(threshold=0.7)
+    image = torch.tensor([[math.log(3), 0.0]]).reshape(1, 1, 1, 2)
+    nobody = Samples((image,), torch.tensor([-1]), torch.tensor([False]))
+    batch = Batch(
+        {"unlabelled": Samples((image, image), torch.tensor([-1]), torch.tensor([True])), "labelled": nobody}, clock()
+    )
+    net = weights([1.0, 0.0], [0.0, 1.0])
+    parts = {"net": net, "received": net, "rates": {"classes": torch.tensor([0.9, 0.1])}}
+    terms = method.loss(two.pass_with(torch.tensor(0)), parts, batch)
+    assert float(terms["pseudo_label"]) == pytest.approx(math.log(4))  # 3/4 : 1/4 over 9 : 1 is 1/4 : 3/4
+    assert float(terms["rates"]) == pytest.approx((0.15**2 + 0.15**2) / 2)
+    even = {**parts, "rates": method.init(two, 0)["rates"]}
+    plain = method.loss(two.pass_with(torch.tensor(0)), even, batch)
+    assert float(plain["pseudo_label"]) == pytest.approx(math.log(4 / 3))
 
 
 def test_groups_are_averaged_with_the_server_and_clients_restart_from_theirs(two: Net) -> None:

@@ -1,5 +1,6 @@
 """The methods by name: one file a paper."""
 
+from semifed.methods.aligned import FixMatchAligned
 from semifed.methods.base import Method
 from semifed.methods.fedavg import FedAvg, FedAvgPlus, FedProx
 from semifed.methods.fedcon import FedCon
@@ -29,6 +30,7 @@ METHODS: dict[str, type[Method]] = {
     "fedavg-fixmatch": FixMatch,
     "fedprox-fixmatch": FedProxFixMatch,
     "fixmatch-global": FixMatchGlobal,
+    "fixmatch-aligned": FixMatchAligned,
     "fedavg-uda": UDA,
     "fedprox-uda": FedProxUDA,
     "ssfl": SSFL,

@@ -63,12 +63,17 @@ class FixMatch(Method):
         return {"cross_entropy": cross_entropy(logits, rows.y, self.counted(logits, rows, batch))}
 
     def loss(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
-        labelled, unlabelled = batch.rows("labelled"), batch.rows("unlabelled")
-        weak, strong = unlabelled.views
-        known = net(parts["net"], labelled.views[0], labelled.real)
-        guessed = net(parts["net"], strong, unlabelled.real)
+        return self.terms(net, parts, batch, self.opinion(net, parts, batch))
+
+    def opinion(self, net: Pass, parts: Parts, batch: Batch) -> Tensor:
+        """What the labeller makes of the weak view, as logits."""
         with torch.no_grad():
-            opinion = net.evaluate(self.labels_with(parts), weak)
+            return net.evaluate(self.labels_with(parts), batch.rows("unlabelled").views[0])
+
+    def terms(self, net: Pass, parts: Parts, batch: Batch, opinion: Tensor) -> Terms:
+        labelled, unlabelled = batch.rows("labelled"), batch.rows("unlabelled")
+        known = net(parts["net"], labelled.views[0], labelled.real)
+        guessed = net(parts["net"], unlabelled.views[1], unlabelled.real)
         terms = {
             "cross_entropy": cross_entropy(known, labelled.y, self.counted(known, labelled, batch)),
             "pseudo_label": self.weight * self.agree(net, guessed, opinion, unlabelled.real),
