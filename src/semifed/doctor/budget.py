@@ -24,7 +24,7 @@ class Measured(NamedTuple):
 
 @cache
 def measured() -> tuple[Measured, ...]:
-    """What `make docs` has condensed from docs/results/label-efficiency.csv."""
+    """What `make docs` has condensed from the tables of docs/results."""
     with MEASURED.open(encoding="utf-8", newline="") as file:
         return tuple(Measured(**{**row, "total": int(row["total"])}) for row in csv.DictReader(file))  # type: ignore[arg-type]
 
