@@ -10,7 +10,7 @@ from semifed.errors import RunError, SettingError
 from semifed.federation import keys
 from semifed.federation.addresses import check_address, check_insecure, host_of
 from semifed.federation.explaining import BUSY_KEY, explain, is_refusal
-from semifed.federation.node import Node
+from semifed.federation.node import Clock, Node
 from semifed.federation.serving import need_flower
 
 
@@ -35,9 +35,9 @@ def join(
     keys.check_name(options.name)
     check_insecure(host_of(server), insecure)
     keys.load_key(keys_folder / "site.key")
-    site, waiting = Site(options, agree, say), _Waiting(server, patience, say)
+    site, waiting, clock = Site(options, agree, say), _Waiting(server, patience, say), Clock()
     while not site.ended:
-        node = Node(server, keys_folder, insecure, limit)
+        node = Node(server, keys_folder, insecure, limit, clock)
         try:
             node.connect()
             waiting.reached(options.name)

@@ -26,7 +26,9 @@ ON_ITS_WAY = 60.0
 class Node:
     """One site, as Flower sees it."""
 
-    def __init__(self, server: str, folder: Path, insecure: bool, limit: int, poll: float = 0.5) -> None:
+    def __init__(
+        self, server: str, folder: Path, insecure: bool, limit: int, clock: "Clock", poll: float = 0.5
+    ) -> None:
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor  # noqa: PLC0415
         from flwr.supernode.fleet_http_client import FleetHttpClient  # noqa: PLC0415
 
@@ -34,7 +36,7 @@ class Node:
 
         self._server, self._limit, self._poll = server, limit, poll
         key = keys.load_key(folder / "site.key")
-        self._clock = _Clock()
+        self._clock = clock
         self._public = keys.public_bytes(key)
         self._client = FleetHttpClient(
             f"{'http' if insecure else 'https'}://{server}",
@@ -177,13 +179,17 @@ class Node:
                 continue
 
 
-class _Clock:
-    """The server's time, as its answers tell it: a site's own clock may be hours off."""
+class Clock:
+    """The server's time, as its answers tell it: a site's own clock may be hours off.
+
+    It outlives a connection, since the first call with a wrong clock is refused.
+    """
 
     def __init__(self) -> None:
         self._ahead = timedelta(0)
 
     def hear(self, date: str) -> None:
+        """What the server says the time is."""
         try:
             there = email.utils.parsedate_to_datetime(date)
         except (TypeError, ValueError):
@@ -192,13 +198,14 @@ class _Clock:
         self._ahead = ahead if abs(ahead) > timedelta(seconds=4) else timedelta(0)
 
     def now(self) -> datetime:
+        """The server's time now."""
         return datetime.now(UTC) + self._ahead
 
 
 class _Signer:
     """Signs every call with the site's key and the server's time, as Flower wants it."""
 
-    def __init__(self, key: Any, clock: _Clock) -> None:
+    def __init__(self, key: Any, clock: Clock) -> None:
         from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor  # noqa: PLC0415
 
         self._flower, self._key, self._clock = NodeAuthHttpInterceptor(key, key.public_key()), key, clock
