@@ -11,6 +11,7 @@ by itself, every round counts, and flags, counters and masks are those of an idl
 
 import functools
 import hashlib
+import importlib
 import importlib.util
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtri
 from torch import Tensor
 
 from semifed import keys
@@ -119,7 +119,8 @@ def _moved(idle: Any, means: Iterator[Tensor]) -> Any:
 
 def _normal(experiment: Experiment, purpose: str, like: Tensor) -> Tensor:
     """Normal numbers in the shape of a tensor."""
-    return torch.from_numpy(ndtri(_uniform(experiment, purpose, like.numel()))).reshape(like.shape).to(like)
+    special = importlib.import_module("scipy.special")  # here, because it costs every start 0.3 s
+    return torch.from_numpy(special.ndtri(_uniform(experiment, purpose, like.numel()))).reshape(like.shape).to(like)
 
 
 def _uniform(experiment: Experiment, purpose: str, count: int) -> NDArray[np.float64]:

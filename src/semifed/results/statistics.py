@@ -7,13 +7,12 @@ Seeds are few and the spread is not known, so intervals and tests are those of S
 seed and equal split: what the split and the draws do to both then falls out.
 """
 
+import importlib
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
-
-from scipy import stats
 
 from semifed.errors import SettingError
 from semifed.results.collection import StoredRun, groups
@@ -90,7 +89,7 @@ def spread(values: Sequence[float]) -> Spread:
     if len(values) < 2:
         return Spread(mean, None, None, None)
     std = statistics.stdev(values)
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * std / math.sqrt(len(values))
+    reach = float(_special().stdtrit(len(values) - 1, (1 + LEVEL) / 2)) * std / math.sqrt(len(values))
     return Spread(mean, std, mean - reach, mean + reach)
 
 
@@ -151,8 +150,20 @@ def _pair(one: Comparison, other: Comparison) -> Pair:
     differences = [_last(mine, one.model) - _last(other_run, other.model) for mine, other_run in both]
     p = None
     if len(differences) > 1 and len(set(differences)) > 1:
-        p = float(stats.ttest_1samp(differences, 0.0).pvalue)
+        p = _t_test(differences)
     return Pair(one.label, other.label, len(both), spread(differences) if differences else None, p, None)
+
+
+def _t_test(differences: Sequence[float]) -> float:
+    """The chance of a mean at least so far from 0 if there were no difference: Student's test, two-sided."""
+    count = len(differences)
+    t = statistics.fmean(differences) * math.sqrt(count) / statistics.stdev(differences)
+    return float(2 * _special().stdtr(count - 1, -abs(t)))
+
+
+def _special() -> Any:
+    """Student's distribution. Here, because scipy takes as long to import as all of semifed."""
+    return importlib.import_module("scipy.special")
 
 
 def _lot(run: StoredRun) -> tuple[int, str]:
