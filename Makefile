@@ -47,6 +47,7 @@ bench: setup  ## how fast it is on this machine, alone and beside other framewor
 	$(BIN)/python benchmarks/views.py
 	$(BIN)/python benchmarks/engine.py --short
 	$(BIN)/python benchmarks/kernels.py --short
+	$(BIN)/python benchmarks/cores.py --short
 	$(BIN)/python benchmarks/peers.py --short
 	$(BIN)/python benchmarks/scale.py --short
 
@@ -54,6 +55,7 @@ bench-full: setup  ## the same with more turns and three seeds
 	$(BIN)/python benchmarks/views.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/cores.py
 	$(BIN)/python benchmarks/peers.py
 	$(BIN)/python benchmarks/scale.py
 

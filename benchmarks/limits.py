@@ -1,4 +1,4 @@
-"""What one thread of this machine can do at most: products of matrices, and 3x3 convolutions of a large batch.
+"""What one thread of this machine can do at most: products of matrices, 3x3 convolutions of a large batch, memory.
 
 python benchmarks/limits.py [--short]
 """
@@ -6,12 +6,25 @@ python benchmarks/limits.py [--short]
 import sys
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 ROWS = 256
 CONVOLUTIONS = ((64, 32), (128, 16), (256, 8))  # channels in and out, side of the image
+
+# The layers of cifar-cnn: channels in and out and side of the image, then the widths of the linear ones.
+CIFAR_CONVOLUTIONS = ((3, 32, 32), (32, 64, 32), (64, 128, 16), (128, 128, 16), (128, 256, 8), (256, 256, 8))
+CIFAR_LINEAR = ((4096, 1024), (1024, 512), (512, 10))
+
+
+class Rates(NamedTuple):
+    """Operations and bytes a second."""
+
+    matmul: float
+    convolutions: dict[int, float]  # by the side of the image
+    memory: float
 
 
 def _gflops(work: Callable[[], object], operations: float, repeats: int) -> float:
@@ -46,14 +59,47 @@ def convolution(channels: int, side: int, repeats: int) -> float:
     return best
 
 
-def show(repeats: int) -> None:
-    print("machine, one thread, GFLOPS (the most of several)", flush=True)
-    print(f"  {'matmul 1024':36} {matmul(repeats):6.1f}", flush=True)
+def memory(repeats: int, floats: int = 2**24) -> float:
+    """Bytes a second that are read or written when a tensor larger than the caches near a core is copied."""
+    source, target = torch.randn(floats), torch.zeros(floats)
+    return 1e9 * _gflops(lambda: target.copy_(source), 8 * floats, 3 * repeats)
+
+
+def rates(repeats: int) -> Rates:
+    """All of them."""
+    convolutions = {side: 1e9 * convolution(channels, side, repeats) for channels, side in CONVOLUTIONS}
+    return Rates(1e9 * matmul(repeats), convolutions, memory(repeats))
+
+
+def cifar_step(rates: Rates, batch: int) -> dict[str, float]:
+    """The least seconds that a step of cifar-cnn can take at these rates, by what takes them.
+
+    A convolution's gradients to input and to weights take as many operations as the forward pass, and the first has no
+    gradient to its input. A linear layer of few rows is bound by the memory: its weights are read twice and their
+    gradient is written. Descent with momentum reads values, gradients and momentum and writes values and momentum.
+    """
+    convolving = sum(
+        (2 if channels == 3 else 3) * 2 * batch * channels * out * 9 * side**2 / rates.convolutions[side]
+        for channels, out, side in CIFAR_CONVOLUTIONS
+    )
+    multiplying = sum(
+        max(3 * 2 * batch * width * out / rates.matmul, 3 * 4 * width * out / rates.memory)
+        for width, out in CIFAR_LINEAR
+    )
+    parameters = sum(channels * out * 9 for channels, out, _ in CIFAR_CONVOLUTIONS)
+    parameters += sum(width * out for width, out in CIFAR_LINEAR)
+    return {"convolutions": convolving, "linear": multiplying, "descent": 5 * 4 * parameters / rates.memory}
+
+
+def show(measured: Rates) -> None:
+    print("machine, one thread, the most of several turns", flush=True)
+    print(f"  {'matmul 1024':36} {measured.matmul / 1e9:6.1f} GFLOPS")
     for channels, side in CONVOLUTIONS:
         name = f"conv 3x3, {channels} ch, {side}x{side}, batch {ROWS}"
-        print(f"  {name:36} {convolution(channels, side, repeats):6.1f}   forward + backward", flush=True)
+        print(f"  {name:36} {measured.convolutions[side] / 1e9:6.1f} GFLOPS, forward + backward")
+    print(f"  {'memory, read or written':36} {measured.memory / 1e9:6.1f} GB/s", flush=True)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    show(1 if "--short" in sys.argv else 4)
+    show(rates(1 if "--short" in sys.argv else 4))

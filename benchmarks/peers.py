@@ -208,17 +208,12 @@ def table(sheet: Sheet, names: Sequence[str], clock: str, rounds: int) -> None:
 
 
 def local_steps(short: bool) -> None:
-    """Ours against the plain loop: both nets, with and without a second net that follows."""
+    """Ours against the plain loop, with and without a second net that follows; cores.py has the large net."""
     print(f"\nlocal steps of {CLIENTS} clients, one thread, CPU ms for one step of all of them", flush=True)
-    few, steps = (1, 1) if short else (3, 3)
-    for case, repeats in (
-        (Case("mnist-cnn", FedAvg(), 10), 4 * few),
-        (Case("mnist-cnn", FedSiamMT(repeat=1), 10), 4 * few),
-        (Case("cifar-cnn", FedAvg(), 10, steps), few),
-        (Case("cifar-cnn", FedSiamMT(repeat=1), 10, steps), few),
-    ):
+    for method in (FedAvg(), FedSiamMT(repeat=1)):
+        case = Case("mnist-cnn", method, 10)
         forms = step_forms(case)
-        times = race({"eager": forms["eager"], "semifed": forms["kernels"]}, repeats)
+        times = race({"eager": forms["eager"], "semifed": forms["kernels"]}, 4 if short else 12)
         eager, ours = (times[form] / case.steps for form in ("eager", "semifed"))
         print(f"  {case!s:34} eager {eager:8.1f}   semifed {ours:8.1f}   {eager / ours:5.1f}x", flush=True)
 
@@ -232,7 +227,7 @@ def main() -> None:
     torch.set_num_threads(1)
     seeds, rounds, venvs = (1 if given.short else 3), (5 if given.short else 10), given.venvs.expanduser()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the start; kernels: {kernels.status()}")
-    limits.show(1 if given.short else 4)
+    limits.show(limits.rates(1 if given.short else 4))
     local_steps(given.short)
     alone, together = Sheet(), Sheet()
     with tempfile.TemporaryDirectory() as folder:

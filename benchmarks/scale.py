@@ -1,4 +1,4 @@
-"""Whole runs: paper scale, workers, large cohorts, many clients with kept state, and what the engine itself takes.
+"""Whole runs: paper scale, large cohorts, many clients with kept state, and what the engine itself takes.
 
 python benchmarks/scale.py [--short]
 
@@ -87,20 +87,6 @@ def paper_scale(data: semifed.Dataset, rounds: int) -> None:
     print(f"FedAvg, {rounds} rounds x 10 clients x 30 steps, one process: {average:.1f} s", flush=True)
 
 
-def workers(data: semifed.Dataset, rounds: int) -> None:
-    """One worker and two on the same chunks."""
-    words = (
-        *PAPER,
-        *SIAM,
-        "method=fedsiam-mt",
-        f"train.rounds={rounds}",
-        "train.evaluate_every=1000",
-        "engine.chunk=5",
-    )
-    one, two = (round_seconds(data, *words, f"engine.workers={count}") for count in (1, 2))
-    print(f"a round of FedSiam-MT: one worker {one:.2f} s, two {two:.2f} s ({one / two:.2f}x)", flush=True)
-
-
 def cohorts(data: semifed.Dataset) -> None:
     """Ten clients a round and five hundred."""
     words = ("net=mnist-cnn", "scenario.clients=1000", "scenario.gamma=1", "client.epochs=1", "train.rounds=3")
@@ -127,7 +113,6 @@ def main() -> None:
         return
     short, data = "--short" in sys.argv, images()
     paper_scale(data, 5 if short else 50)
-    workers(data, 3 if short else 6)
     cohorts(data)
     for clients in (1_000, 10_000):
         subprocess.run([sys.executable, __file__, "--population", str(clients)], check=True)

@@ -45,15 +45,15 @@ class Case:
         return f"{self.net}, {name}, batch {self.batch}"
 
 
-def race(forms: Mapping[str, Work], repeats: int) -> dict[str, float]:
+def race(forms: Mapping[str, Work], repeats: int, clock: Callable[[], float] = time.thread_time) -> dict[str, float]:
     """Milliseconds of each form, by turns."""
     least = dict.fromkeys(forms, float("inf"))
     for turn in range(repeats + 1):
         for name, work in forms.items():
-            started = time.thread_time()
+            started = clock()
             work()
             if turn:  # the first is for warming up
-                least[name] = min(least[name], 1000 * (time.thread_time() - started))
+                least[name] = min(least[name], 1000 * (clock() - started))
     return least
 
 
@@ -110,25 +110,37 @@ def _eager_client(assembly: Assembly, start: nn.Module, order: Tensor, view: Vie
                     slow.lerp_(fast, 0.01)
 
 
-def step_forms(case: Case) -> dict[str, Work]:
-    """The same visits of ten clients in three forms."""
+def assembled(case: Case, workers: int = 1, chunk: int = CLIENTS) -> tuple[Assembly, list[Task]]:
+    """What ten clients train, and their turns."""
     siamese = isinstance(case.method, FedSiamMT)
-    wishes = [f"net={case.net}", f"engine.chunk={CLIENTS}", f"scenario.clients={CLIENTS}", f"client.batch={case.batch}"]
-    wishes += ["client.epochs=1", f"scenario.gamma={0.5 if siamese else 1.0}"]
+    wishes = [f"net={case.net}", f"engine.workers={workers}", f"engine.chunk={chunk}", f"scenario.clients={CLIENTS}"]
+    wishes += [f"client.batch={case.batch}", "client.epochs=1", f"scenario.gamma={0.5 if siamese else 1.0}"]
     assembly = prepare(dataclasses.replace(Experiment.read(None, wishes), method=case.method, data=_dataset(case)))
-    workshop, start = assembly.workshop, _eager_net(case)
     server = case.method.init(assembly.net, 0)
-    tasks = [Task(client, server, {}, 1) for client in range(CLIENTS)]
+    return assembly, [Task(client, server, {}, 1) for client in range(CLIENTS)]
+
+
+def eager_form(case: Case, assembly: Assembly) -> Work:
+    """The same visits in a plain loop."""
+    siamese, start = isinstance(case.method, FedSiamMT), _eager_net(case)
     # A siamese visit reads every image; which of them carry labels makes no difference to the time.
     held = [torch.cat([torch.tensor(site.labelled), torch.tensor(assembly.scenario.unlabelled_at(client, 0))])
             for client, site in enumerate(assembly.scenario.clients)]  # fmt: skip
-    view = workshop.views["weak" if siamese else "clean"]
+    view = assembly.workshop.views["weak" if siamese else "clean"]
 
     def eager() -> None:
         for own in held:
             _eager_client(assembly, start, own[torch.randperm(len(own))], view, siamese)
 
-    def engine() -> None:
-        workshop.train(0, tasks)
+    return eager
 
+
+def step_forms(case: Case) -> dict[str, Work]:
+    """The same visits of ten clients in three forms."""
+    assembly, tasks = assembled(case)
+
+    def engine() -> None:
+        assembly.workshop.train(0, tasks)
+
+    eager = eager_form(case, assembly)
     return {"eager": eager, "engine": switched(False, engine), "kernels": switched(True, engine)}
