@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check check-deploy format bench bench-full fuzz docs clean
+.PHONY: help setup demo test test-all check check-deploy format bench bench-full fuzz mutate soak docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -62,6 +62,12 @@ bench-full: setup  ## the same with more turns and three seeds
 fuzz: setup  ## every parser of bytes from outside, ten minutes each, led by coverage
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
 	for target in payload head idx mat parquet cifar split toml; do $(BIN)/python fuzz/parsers.py $$target --seconds 600 || exit 1; done
+
+mutate: setup  ## take each behaviour of docs/reliability.md away, and look whether its test fails
+	$(BIN)/python tools/mutate.py
+
+soak: setup  ## 2,000 rounds, killed again and again: the same result, in the same memory
+	$(BIN)/python benchmarks/soak.py
 
 docs: setup  ## write the generated pages of docs/ anew, and build the site into site/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

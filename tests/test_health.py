@@ -1,4 +1,4 @@
-"""Pseudo-labels that say nothing: none at all, or all of one class (cases 28, 29, 32)."""
+"""Pseudo-labels that say nothing, and clients who give others than the rest (cases 28, 29, 32, 48)."""
 
 import dataclasses
 import io
@@ -12,7 +12,7 @@ from rich.console import Console
 from torch import Tensor
 
 import semifed
-from semifed.engine.health import alarms, collapsed
+from semifed.engine.health import Rates, alarms, collapsed, odd_clients
 from semifed.errors import SettingError
 from semifed.methods import METHODS
 from semifed.methods.base import Method
@@ -96,8 +96,45 @@ def test_the_alarm_is_for_almost_all_rows_in_one_class(notes: dict[str, float], 
     assert bool(alarms(notes)) == alarm
 
 
+POISONED = [*TINY, "method=fedavg-fixmatch", "method.threshold=0.0", "scenario.clients=5", "train.clients_per_round=5"]
+POISONED += ["scenario.gamma=0.2", "train.rounds=6", "client.epochs=3", "client.batch=10", "client.lr=0.05"]
+
+
+def test_48_a_client_whose_unlabelled_data_are_poisoned_is_named() -> None:
+    clean = semifed.run(semifed.Experiment.read(None, POISONED))
+    assert not any(row["alarms"] for row in clean.rows)
+    attack = ["attack.kind=poison", "attack.clients=[2]", "attack.target=1"]
+    spoilt = semifed.run(semifed.Experiment.read(None, [*POISONED, *attack]))
+    alarms = [alarm for row in spoilt.rows[3:] for alarm in row["alarms"]]
+    assert len(alarms) == 3
+    assert all(
+        alarm.startswith("client 2: ") and "are of class 1, where the middle client" in alarm for alarm in alarms
+    )
+    silent = semifed.run(semifed.Experiment.read(None, [*POISONED, *attack, "gate.odd_classes=0"]))
+    assert not any(row["alarms"] for row in silent.rows)
+
+
+@pytest.mark.parametrize(
+    ("last", "others", "odd"),
+    [
+        ([0.15, 0.85], [[0.5, 0.5], [0.52, 0.48], [0.49, 0.51], [0.5, 0.5]], True),
+        ([0.45, 0.55], [[0.5, 0.5], [0.52, 0.48], [0.49, 0.51], [0.5, 0.5]], False),  # chance alone does that
+        ([0.1, 0.9], [[0.9, 0.1], [0.2, 0.8], [0.5, 0.5], [0.7, 0.3]], False),  # all of them differ
+        ([0.05, 0.15], [[0.1, 0.1], [0.12, 0.08], [0.1, 0.1], [0.1, 0.1]], False),  # few rows have a label
+        ([0.25, 0.75], [[0.5, 0.5]], False),  # nobody to compare with
+        ([], [[], [], [], []], False),
+    ],
+)
+def test_48_far_more_of_a_class_than_the_others(last: list[float], others: list[list[float]], odd: bool) -> None:
+    seen = [Rates(client, rates, 200) for client, rates in enumerate([*others, last])]
+    found = odd_clients(seen, 5.0)
+    assert [one.partition(":")[0] for one in found] == ([f"client {len(others)}"] if odd else [])
+    assert odd_clients(seen, 0) == []
+
+
 def test_patience_counts_rounds_in_a_row() -> None:
-    rows: list[Row] = [{"alarms": ["x"]}, {"alarms": []}, {"alarms": ["x"]}, {"alarms": ["x"]}]
+    bad = "collapse: 99% of the unlabelled rows are taken for class 0"
+    rows: list[Row] = [{"alarms": [bad]}, {"alarms": ["client 3: 90% ..."]}, {"alarms": [bad]}, {"alarms": [bad]}]
     assert collapsed(rows, 2)
     assert not collapsed(rows, 3)
     assert not collapsed(rows[:2], 1)

@@ -33,6 +33,11 @@ class GateSettings(Settings):
     unchanged: Literal["refuse", "report"] = option(
         "refuse", "what happens to a client that claims a loss but sends back what it received (a free rider)"
     )
+    odd_classes: float = option(
+        5.0,
+        "alarm for a client that takes more of its rows for a class than the others, by so many deviations; 0: none",
+        least=0,
+    )
 
 
 Rule = Literal["mean", "median", "trimmed-mean", "krum", "multi-krum", "geometric-median", "clip", "fltrust"]

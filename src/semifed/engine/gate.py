@@ -206,10 +206,10 @@ def _metrics(outcome: Outcome) -> _Metrics | None:
     return tuple(sorted(found))
 
 
-def alike(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Those that report what most do."""
-    usual = _usual_metrics(outcomes)
-    return [outcome for outcome in outcomes if _metrics(outcome) == usual]
+def alike(turns: Sequence[Turn]) -> list[Turn]:
+    """Those whose clients report what most do."""
+    usual = _usual_metrics([turn.outcome for turn in turns])
+    return [turn for turn in turns if _metrics(turn.outcome) == usual]
 
 
 def _usual_metrics(outcomes: Sequence[Outcome]) -> _Metrics | None:

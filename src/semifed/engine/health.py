@@ -1,11 +1,25 @@
-"""Whether the labels that clients give themselves still say anything."""
+"""Whether the labels that clients give themselves still say anything, and who gives others than the rest."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from semifed.results.record import Row
 
 ALMOST_ALL = 0.95
+MOST = 0.8
+COLLAPSE = "collapse: "
+FEWEST = 4
+"""With fewer clients in a round nobody can be told from the others."""
+
+
+class Rates(NamedTuple):
+    """Of one client's visit: which share of its unlabelled rows got each class, and how many samples it read."""
+
+    client: int
+    classes: Sequence[float]
+    examples: int
 
 
 def alarms(notes: Mapping[str, Any]) -> list[str]:
@@ -13,9 +27,43 @@ def alarms(notes: Mapping[str, Any]) -> list[str]:
     rates, coverage = notes.get("classes", ()), notes.get("coverage", 0.0)
     if len(rates) < 2 or coverage < ALMOST_ALL or max(rates) < ALMOST_ALL * coverage:
         return []
-    return [f"collapse: {max(rates):.0%} of the unlabelled rows are taken for class {rates.index(max(rates))}"]
+    return [f"{COLLAPSE}{max(rates):.0%} of the unlabelled rows are taken for class {rates.index(max(rates))}"]
+
+
+def odd_clients(seen: Sequence[Rates], deviations: float) -> list[str]:
+    """Which clients label far more of their rows as one class than the others of a round: their data may be poisoned.
+
+    A deviation is the larger of what clients differ by (from their median absolute difference) and of what chance makes
+    of a client's number of samples, so that clients who hold different classes do not all raise an alarm. Where fewer
+    than most of the rows have labels these are too odd themselves to say anything.
+    """
+    if not deviations or len(seen) < FEWEST or len(seen[0].classes) < 2:
+        return []
+    given = np.array([one.classes for one in seen])
+    coverage = given.sum(1)
+    if np.median(coverage) < MOST:
+        return []
+    shares = given / np.maximum(coverage, 1e-9)[:, None]
+    middle = np.median(shares, axis=0)
+    spread = 1.4826 * np.median(np.abs(shares - middle), axis=0)
+    found = []
+    for own, one, covered in zip(shares, seen, coverage, strict=True):
+        rows = max(one.examples * covered, 1.0)
+        chance = np.sqrt(np.clip(middle, 1 / rows, 0.5) / rows)
+        beyond = (own - middle) / np.maximum(spread, chance)
+        worst = int(beyond.argmax())
+        if beyond[worst] > deviations:
+            found.append(
+                f"client {one.client}: {own[worst]:.0%} of its pseudo-labels are of class {worst}, "
+                f"where the middle client of the round has {middle[worst]:.0%}"
+            )
+    return found
 
 
 def collapsed(rows: Sequence[Row], patience: int) -> bool:
-    """Whether the last so many rounds all gave an alarm; with a patience of 0 that never matters."""
-    return 0 < patience <= len(rows) and all(row.get("alarms") for row in rows[-patience:])
+    """Whether the last so many rounds all gave the alarm of one class; with a patience of 0 that never matters."""
+    return 0 < patience <= len(rows) and all(_has_collapsed(row) for row in rows[-patience:])
+
+
+def _has_collapsed(row: Row) -> bool:
+    return any(alarm.startswith(COLLAPSE) for alarm in row.get("alarms", ()))

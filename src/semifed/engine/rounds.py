@@ -11,12 +11,13 @@ from semifed import keys
 from semifed.engine import hostile
 from semifed.engine.assemble import Assembly
 from semifed.engine.gate import Gate, Turn, alike
-from semifed.engine.health import alarms
+from semifed.engine.health import Rates, alarms, odd_clients
 from semifed.engine.layers import by_layer
-from semifed.engine.local import Clients, Outcome, Task, TestsAtSites
+from semifed.engine.local import Clients, Task, TestsAtSites
 from semifed.engine.merge import Circle, merge
 from semifed.engine.privacy import draw_private
-from semifed.methods.base import Method, Visit
+from semifed.experiment import Experiment
+from semifed.methods.base import Visit
 from semifed.params import Parts, place
 from semifed.payload import nbytes
 from semifed.results.evaluate import Examiner
@@ -76,7 +77,7 @@ def run_rounds(
         row: Row = {
             "round": progress.round,
             "models": _scores(assembly, examine, sent, server, sound) if tested else {},
-            **_seen_by(method, alike([turn.outcome for turn in sound if turn.outcome.examples])),
+            **_seen_by(experiment, [turn for turn in sound if turn.outcome.examples]),
             "server_terms": server_terms,
             "bytes": {
                 "down": sum(nbytes(task.down) for task in tasks),
@@ -137,13 +138,20 @@ def _mean(seen: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: np.mean([one[name] for one in seen], axis=0).tolist() for name in (seen[0] if seen else {})}
 
 
-def _seen_by(method: Method, busy: Sequence[Outcome]) -> dict[str, Any]:
+def _seen_by(experiment: Experiment, turns: Sequence[Turn]) -> dict[str, Any]:
     """What the clients that had something to read tell of it; a simulation knows more than they (`audit`)."""
+    turns = alike(turns)
+    busy = [turn.outcome for turn in turns]
     notes, audit = _mean([outcome.notes for outcome in busy]), [outcome.audit for outcome in busy]
+    rates = [
+        Rates(turn.task.client, turn.outcome.notes["classes"], turn.outcome.examples)
+        for turn in turns
+        if "classes" in turn.outcome.notes
+    ]
     return {
         "terms": _mean([outcome.terms for outcome in busy]),
         "notes": notes,
         "audit": _mean(audit) if all(audit) else {},
-        "layers": by_layer(method, [outcome.up for outcome in busy]),
-        "alarms": alarms(notes),
+        "layers": by_layer(experiment.method, [outcome.up for outcome in busy]),
+        "alarms": alarms(notes) + odd_clients(rates, experiment.gate.odd_classes),
     }

@@ -111,7 +111,9 @@ def _limits(summary: Mapping[str, Any]) -> str:
         "Probabilities are as the net gives them, not calibrated.",
     ]
     if summary.get("alarms"):
-        lines.append(f"In {summary['alarms']} rounds almost all pseudo-labels were of one class.")
+        lines.append(
+            f"In {summary['alarms']} rounds pseudo-labels gave an alarm: almost all, or one client's, of one class."
+        )
     return "\n".join(f"- {line}" for line in lines)
 
 
