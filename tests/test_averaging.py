@@ -1,7 +1,11 @@
 """How uploads become one, by hand."""
 
+from random import Random
+
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from semifed.methods.averaging import Weighting, mean, weights
 from semifed.methods.base import Cohort
@@ -88,3 +92,26 @@ def test_the_mean_of_equals_is_the_same_and_their_order_does_not_matter() -> Non
     assert torch.allclose(same, values[0], atol=1e-6)
     own, order = weights(cohort([3, 1, 4, 1, 5]), "examples"), torch.tensor([4, 2, 0, 1, 3])
     assert torch.allclose(mean({"w": values}, own)["w"], mean({"w": values[order]}, own[order])["w"], atol=1e-6)
+
+
+@given(
+    st.sampled_from(["examples", "uniform", "frequency"]),
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 1000), st.floats(-1e6, 1e6)), min_size=1, max_size=8),
+    st.randoms(use_true_random=False),
+)
+def test_a_mean_lies_between_its_clients_whatever_their_order(
+    weighting: Weighting, rows: list[tuple[int, int, float]], draw: Random
+) -> None:
+    assume(any(examples for examples, _, _ in rows))
+    mixed = draw.sample(rows, len(rows))
+    means = []
+    for order in (rows, mixed):
+        examples, visits, values = (list(column) for column in zip(*order, strict=True))
+        share = weights(cohort(examples, visits), weighting)
+        assert float(share.min()) >= 0
+        assert float(share.sum()) == pytest.approx(1)
+        assert not any(float(one) for one, count in zip(share, examples, strict=True) if not count)
+        means.append(float(mean({"w": torch.tensor(values, dtype=torch.float64)}, share)["w"]))
+    counted = [value for examples, _, value in rows if examples]
+    assert min(counted) - 1e-6 <= means[0] <= max(counted) + 1e-6
+    assert means[0] == pytest.approx(means[1], abs=1e-6)

@@ -1,12 +1,15 @@
 """Experiments: read, checked before any data are loaded, and written so that they run again."""
 
 import dataclasses
+import tomllib
 import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from semifed.data.scenario import ScenarioSettings
@@ -19,6 +22,7 @@ from semifed.methods.fedavg import FedAvg, FedAvgPlus, FedProx
 from semifed.nets.zoo import NetSettings
 from semifed.settings import Settings
 from semifed.training import ClientTraining, ServerTraining
+from semifed.trust import GateSettings
 
 
 @dataclass(frozen=True)
@@ -204,3 +208,25 @@ def test_when_a_run_is_tested(train: TrainSettings, rounds: list[int]) -> None:
     found = [round for round in range(1, train.rounds + 1) if train.tests_after(round)]
     assert found == rounds
     assert len(found) <= 20
+
+
+def any_settings(kind: type[Settings]) -> st.SearchStrategy[dict[str, Any]]:
+    """Some numbers and flags of a table, in or out of range."""
+    hints = typing.get_type_hints(kind)
+    plain = {bool: st.booleans(), int: st.integers(-3, 10**6), float: st.floats(allow_nan=False, width=32)}
+    names = [one.name for one in dataclasses.fields(kind) if hints[one.name] in plain]
+    return st.fixed_dictionaries({}, optional={name: plain[hints[name]] for name in names})
+
+
+@given(
+    any_settings(TrainSettings), any_settings(ClientTraining), any_settings(GateSettings), st.integers(-(2**40), 2**40)
+)
+def test_any_experiment_that_is_taken_comes_back_from_its_file(
+    train: dict[str, Any], client: dict[str, Any], gate: dict[str, Any], seed: int
+) -> None:
+    try:
+        made = Experiment.of({"seed": seed, "train": train, "client": client, "gate": gate})
+    except SettingError as error:
+        assert "\n" not in str(error)
+        return
+    assert Experiment.of(tomllib.loads(made.toml())) == made
