@@ -226,7 +226,6 @@ def test_any_experiment_that_is_taken_comes_back_from_its_file(
 ) -> None:
     try:
         made = Experiment.of({"seed": seed, "train": train, "client": client, "gate": gate})
-    except SettingError as error:
-        assert "\n" not in str(error)
+    except SettingError:
         return
     assert Experiment.of(tomllib.loads(made.toml())) == made

@@ -34,7 +34,7 @@ class GateSettings(Settings):
         "refuse", "what happens to a client that claims a loss but sends back what it received (a free rider)"
     )
     odd_classes: float = option(
-        5.0,
+        4.0,
         "alarm for a client that takes more of its rows for a class than the others, by so many deviations; 0: none",
         least=0,
     )
