@@ -52,14 +52,14 @@ def taken_away(copy: Path, removal: dict[str, Any]) -> Iterator[None]:
         file.write_text(whole, "utf-8")
 
 
-def result_of(copy: Path, tests: list[str]) -> str:
+def result_of(copy: Path, tests: list[str], slow: bool) -> str:
     """What becomes of the tests in the copy: "passed", "failed", or what else went wrong."""
     child = os.fork()
     if not child:
         code = 3
         try:
             os.setsid()
-            code = _run(copy, tests)
+            code = _run(copy, tests, slow)
         finally:
             os._exit(code)  # never back into the loop of the parent
     end = time.monotonic() + LONGEST
@@ -73,13 +73,14 @@ def result_of(copy: Path, tests: list[str]) -> str:
     return {0: "passed", 1: "failed"}.get(code, f"ended with {code}")
 
 
-def _run(copy: Path, tests: list[str]) -> int:
+def _run(copy: Path, tests: list[str], slow: bool) -> int:
     """In a process of its own: pytest on the copy and on nothing else of the project."""
     os.chdir(copy)
     sys.path[:] = [str(copy / "src"), str(copy / "tests"), *(one for one in sys.path if str(ROOT) not in one)]
     os.environ |= {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
-        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])
+        which = () if slow else ("-m", "not slow")
+        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *which, *tests])
     Path("said.txt").write_text(said.getvalue(), "utf-8")
     return int(code)
 
@@ -106,7 +107,7 @@ def main() -> None:
             if one["slow"] and not chosen.slow:
                 continue
             with taken_away(copy, one):
-                result = result_of(copy, one["tests"])
+                result = result_of(copy, one["tests"], one["slow"])
             print(f"{one['case']:3} {'noticed' if result == 'failed' else result.upper()}  {one['file']}", flush=True)
             if result != "failed":
                 survived.append(one["case"])
