@@ -137,7 +137,8 @@ def test_offline_says_which_file_to_put_where(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("no_proxy", "*")
     with pytest.raises(DataError) as caught:
         fetch(remote("http://127.0.0.1:9/file.gz"), tmp_path)
-    for part in (str(tmp_path / "Set" / "raw" / "file.gz"), "http://127.0.0.1:9/file.gz", "SEMIFED_DATA", "--data-dir"):
+    place, address = tmp_path / "Set" / "raw" / "file.gz", "http://127.0.0.1:9/file.gz"
+    for part in (f"{place} is missing", f"put the file from {address} there", "SEMIFED_DATA", "--data-dir"):
         assert part in str(caught.value)
     assert not files(tmp_path)
 

@@ -10,7 +10,6 @@ is 1. Cases whose tests are slow are left out unless --slow is given.
 import argparse
 import contextlib
 import importlib
-import io
 import os
 import shutil
 import signal
@@ -18,6 +17,7 @@ import sys
 import tempfile
 import time
 import tomllib
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,11 +78,15 @@ def _run(copy: Path, tests: list[str], slow: bool) -> int:
     os.chdir(copy)
     sys.path[:] = [str(copy / "src"), str(copy / "tests"), *(one for one in sys.path if str(ROOT) not in one)]
     os.environ |= {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
-        which = () if slow else ("-m", "not slow")
-        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *which, *tests])
-    Path("said.txt").write_text(said.getvalue(), "utf-8")
-    return int(code)
+    said = os.open("said.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(said, stream)
+    which = () if slow else ("-m", "not slow")
+    try:
+        return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *which, *tests]))
+    except BaseException:
+        traceback.print_exc()
+        raise
 
 
 def main() -> None:
