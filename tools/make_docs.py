@@ -293,6 +293,7 @@ def reliability_page() -> str:
     for case in cases:
         shown = ", ".join(f"`{test.removeprefix('tests/')}`" for test in case["tests"])
         lines.append(f"| {case['number']} | {case['case']} | {case['happens']} | {shown} |")
+    lines += ["", (DOCS.parent / "tests" / "tried.md").read_text(encoding="utf-8").strip()]
     return "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,6 @@ from semifed.results.record import Row
 
 ALMOST_ALL = 0.95
 MOST = 0.8
-COLLAPSE = "collapse: "
 FEWEST = 4
 """With fewer clients in a round nobody can be told from the others."""
 
@@ -27,7 +26,7 @@ def alarms(notes: Mapping[str, Any]) -> list[str]:
     rates, coverage = notes.get("classes", ()), notes.get("coverage", 0.0)
     if len(rates) < 2 or coverage < ALMOST_ALL or max(rates) < ALMOST_ALL * coverage:
         return []
-    return [f"{COLLAPSE}{max(rates):.0%} of the unlabelled rows are taken for class {rates.index(max(rates))}"]
+    return [f"collapse: {max(rates):.0%} of the unlabelled rows are taken for class {rates.index(max(rates))}"]
 
 
 def odd_clients(seen: Sequence[Rates], deviations: float) -> list[str]:
@@ -66,4 +65,4 @@ def collapsed(rows: Sequence[Row], patience: int) -> bool:
 
 
 def _has_collapsed(row: Row) -> bool:
-    return any(alarm.startswith(COLLAPSE) for alarm in row.get("alarms", ()))
+    return any(alarm.startswith("collapse: ") for alarm in row.get("alarms", ()))
