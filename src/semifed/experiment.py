@@ -8,10 +8,8 @@ net = "mnist-cnn"
 """
 
 import dataclasses
-import importlib
 import inspect
 import math
-import operator
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +28,7 @@ from semifed.methods import METHODS
 from semifed.methods.base import Method
 from semifed.methods.fedavg import FedAvg
 from semifed.nets.zoo import NetSettings
-from semifed.settings import Settings, build, conform, nearest, option, override, read_toml, write_toml
+from semifed.settings import Settings, build, conform, find_named, nearest, option, override, read_toml, write_toml
 from semifed.training import ClientTraining, ServerTraining
 from semifed.trust import AggregateSettings, AttackSettings, GateSettings, PrivacySettings
 
@@ -256,15 +254,8 @@ def find_method(name: str) -> type[Method]:
     module_name, colon, class_name = name.partition(":")
     if not colon:
         raise SettingError(f"method.name: there is no method {name!r}; {nearest(name, METHODS)}")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may fail in any way
-        reason = f"{type(error).__name__}: {error}"
-        raise SettingError(f"method.name: cannot import {module_name!r} of {name!r}: {reason}") from None
-    try:
-        found = operator.attrgetter(class_name)(module)
-    except AttributeError:
-        found = None
+    found = find_named(name, "method.name")
     if not (inspect.isclass(found) and issubclass(found, Method) and found is not Method):
         raise SettingError(f"method.name: {module_name} has no class {class_name!r} that is a semifed Method")
-    return found
+    kind: type[Method] = found
+    return kind

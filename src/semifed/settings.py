@@ -6,6 +6,7 @@ its help text and its range. Every refusal names the key, what was given and wha
 
 import dataclasses
 import difflib
+import importlib
 import json
 import operator
 import tomllib
@@ -183,3 +184,17 @@ def override(tables: dict[str, Any], assignment: str) -> None:
             raise SettingError(f"--set {assignment}: {parent} is a plain value, not a table")
         tables = inner
     tables[name] = parse_value(text.strip())
+
+
+def find_named(name: str, key: str) -> Any:
+    """What a user's ``module:Class`` stands for, imported, the current folder too; None where the module lacks it."""
+    module_name, _, inner = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a user's module may fail in any way
+        reason = f"{type(error).__name__}: {error}"
+        raise SettingError(f"{key}: cannot import {module_name!r} of {name!r}: {reason}") from None
+    try:
+        return operator.attrgetter(inner)(module)
+    except AttributeError:
+        return None

@@ -1,9 +1,7 @@
 """A user's own net by name: ``module:Class``, or ``module:function`` that makes one, built for the data at hand."""
 
 import functools
-import importlib
 import inspect
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +9,7 @@ from torch import nn
 
 from semifed.errors import SettingError
 from semifed.nets.net import Net, Shape
+from semifed.settings import find_named
 
 
 def make_own(name: str, shape: Shape, classes: int, head: str | None = None) -> Net:
@@ -25,18 +24,10 @@ def make_own(name: str, shape: Shape, classes: int, head: str | None = None) -> 
 
 def find(name: str) -> Callable[..., Any]:
     """What a name stands for, imported; the current folder is looked in too."""
-    module_name, _, inner = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may fail in any way
-        reason = f"{type(error).__name__}: {error}"
-        raise SettingError(f"net.name: cannot import {module_name!r} of {name!r}: {reason}") from None
-    try:
-        found = operator.attrgetter(inner)(module)
-    except AttributeError:
-        found = None
+    found = find_named(name, "net.name")
     is_net = inspect.isclass(found) and issubclass(found, nn.Module)
     if not is_net and not inspect.isfunction(found):
+        module_name, _, inner = name.partition(":")
         raise SettingError(f"net.name: {module_name} has no class {inner!r} that is an nn.Module, nor such a function")
     made: Callable[..., Any] = found
     return made
