@@ -1,6 +1,9 @@
 """What all tests share: one thread, one small data set, and experiments that end in a moment."""
 
-from collections.abc import Callable
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,3 +39,17 @@ def small() -> Callable[..., Experiment]:
         return experiment.replace(*assignments) if assignments else experiment
 
     return make
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty current folder beside the repository's experiments; modules written here are forgotten again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    (tmp_path / "experiments").symlink_to(Path(__file__).parent.parent / "experiments")
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+    importlib.invalidate_caches()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from semifed import keys
 from semifed.errors import SettingError
 from semifed.nets.net import Net
-from semifed.nets.zoo import NETS, NetSettings, make
+from semifed.nets.zoo import NETS, NetSettings, choose, make
 from semifed.params import Parts
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
@@ -28,6 +28,7 @@ def images(rows: int, shape: tuple[int, int, int]) -> Tensor:
     ("name", "shape", "size"),
     [
         ("mnist-cnn", GREY, 21_840),
+        ("small-cnn", COLOUR, 89_834),
         ("cifar-cnn", COLOUR, 5_852_170),
         ("alexnet-like", COLOUR, 12_815_818),
         ("resnet9", COLOUR, 6_568_640),
@@ -38,6 +39,26 @@ def test_parameter_counts_are_the_papers(name: str, shape: tuple[int, int, int],
     net = make(NetSettings(name), shape, 10)
     assert net.size == size
     assert sum(value.numel() for value in net.weights(net.init(0)).values()) == size
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        (GREY, "mnist-cnn"),
+        ((1, 16, 32), "mnist-cnn"),
+        ((1, 12, 12), "small-cnn"),
+        ((1, 64, 64), "small-cnn"),
+        (COLOUR, "small-cnn"),
+        ((5, 8, 40), "small-cnn"),
+        ((3, 7, 32), "mlp"),
+        ((12,), "mlp"),
+    ],
+)
+def test_a_net_that_is_not_named_is_chosen_by_the_samples(shape: tuple[int, ...], name: str) -> None:
+    assert choose(shape) == name
+    net = make(NetSettings(), shape, 3)
+    assert net.name == name
+    assert net.evaluate(net.init(0), torch.zeros(2, *shape)).shape == (2, 3)
 
 
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])

@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,19 +13,6 @@ from semifed.methods.base import Descend, Method
 from semifed.methods.fedavg import FedAvg
 from semifed.skeletons import names_of, new_method
 from toys import TINY, call, tiny
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty current folder whose modules can be imported, and are forgotten again."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
-    importlib.invalidate_caches()
 
 
 def written(here: Path, body: str, name: str = "mine") -> Method:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from pages import ROOT, run_page
 from semifed import Experiment, Record, __version__, run
 from semifed.engine import ray_workers
 from semifed.engine.assemble import prepare
@@ -24,7 +25,7 @@ from semifed.nets import kernels
 from semifed.params import flatten
 from semifed.results.files import digest
 from test_engine import play
-from toys import TINY, plain, stop_after
+from toys import TINY, plain, rows_in, stop_after
 
 
 class RayError(Exception):
@@ -315,3 +316,9 @@ def test_an_address_where_somebody_answers_is_connected_to(ray: StandIn, whole: 
         assert _same(run(_on_ray(f"engine.address={address}")), whole)
     assert [options["address"] for options in ray.started] == [address]
     assert not ray.alive
+
+
+def test_the_commands_of_the_page_run(ray: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_page(ROOT / "docs" / "how-to" / "ray.md", here, monkeypatch)
+    assert [options["address"] for options in ray.started] == ["local", "10.0.0.5:6379", "ray://10.0.0.5:10001"]
+    assert rows_in(here / "runs" / "here") == rows_in(here / "runs" / "cluster") == rows_in(here / "runs" / "afar")

@@ -1,132 +1,116 @@
-"""Every command and every piece of Python in README and docs runs, page by page, in an empty folder.
+"""Every command and every piece of Python in README and docs runs, page by page, in an empty folder (see pages.py)."""
 
-A block of `sh` or `python` is run in the order of its page; a block with a title is a file to write. What is not to be
-run is `text`, or stands below a comment <!-- not run: why -->.
-"""
-
-import contextlib
-import importlib.util
-import io
 import os
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
+import click
 import pytest
 
-from toys import call
+from pages import EXTRAS, PAGES, ROOT, Block, blocks, commands, name_of, run_command, run_page
+from semifed.cli import cli
 
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SLOW = {"docs/add-a-method.md"}
 """Pages that take more than a few seconds."""
 
-ELSEWHERE = {"docs/how-to/deploy.md", "docs/how-to/ray.md", "docs/how-to/run-a-federation.md"}
-"""Pages about other machines; what they say is looked at in test_deploy.py and flower/test_how_to.py."""
+ELSEWHERE = {
+    "docs/how-to/deploy.md": "flower/test_how_to.py",
+    "docs/how-to/run-a-federation.md": "flower/test_how_to.py",
+    "docs/how-to/ray.md": "test_ray_workers.py",
+}
+"""Pages for several terminals or machines, with the tests that run them."""
 
-FENCE = re.compile(r"(?:<!-- ([^>]*?) -->\s*\n)?^```([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+CANNOT = {"docker"}
+"""Programs that are not there where tests run; what they would start is looked at in test_deploy.py."""
+
 LANGUAGES = {"", "sh", "python", "toml", "text", "json", "csv", "html", "yaml", "ini"}
-
-
-class Block(NamedTuple):
-    """One fenced block: the comment above it, its language, its title and its text."""
-
-    comment: str
-    language: str
-    title: str
-    text: str
-
-    def is_run(self) -> bool:
-        return self.language in ("sh", "python") and not self.comment.startswith("not run")
-
-
-def blocks(page: Path) -> list[Block]:
-    found = []
-    for comment, head, text in FENCE.findall(page.read_text(encoding="utf-8")):
-        language, _, rest = head.partition(" ")
-        title = re.search(r'title="([^"]+)"', rest)
-        found.append(Block(comment, language, title[1] if title else "", text))
-    return found
-
-
-def name_of(page: Path) -> str:
-    return page.relative_to(ROOT).as_posix()
+WRITTEN_BY_HAND = [page for page in PAGES if page.parent.name not in ("methods", "notes", "reference", "ledger")]
+"""The other pages are made from the code; their examples are tested as those of --help."""
 
 
 def to_run() -> Iterator[object]:
     for page in PAGES:
         name = name_of(page)
-        if name not in ELSEWHERE and any(block.is_run() for block in blocks(page)):
+        if name not in ELSEWHERE and any(block.is_run for block in blocks(page)):
             yield pytest.param(page, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty current folder beside the repository's experiments; modules written here are forgotten again."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["", *sys.path])
-    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
-            del sys.modules[name]
-    importlib.invalidate_caches()
 
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("page", list(to_run()))
 def test_page_runs(page: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names: dict[str, object] = {"__name__": "__snippet__"}
-    for block in blocks(page):
-        if block.comment.startswith("needs ") and not importlib.util.find_spec(block.comment.removeprefix("needs ")):
-            continue
-        if block.title:
-            (here / block.title).write_text(block.text, encoding="utf-8")
-            importlib.invalidate_caches()
-        elif block.is_run() and block.language == "sh":
-            for command in commands(block.text):
-                run_command(command, monkeypatch)
-        elif block.is_run():
-            with contextlib.redirect_stdout(io.StringIO()):
-                exec(compile(block.text, name_of(page), "exec"), names)  # noqa: S102
+    run_page(page, here, monkeypatch)
 
 
-def commands(text: str) -> list[list[str]]:
-    """The words of every command of a block; a comment ends a line, a backslash goes on in the next."""
-    lines = text.replace("\\\n", " ").splitlines()
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
+def test_only_what_cannot_run_here_is_not_run() -> None:
+    left = [(page, block) for page in PAGES for block in blocks(page) if block.is_code and not block.is_run]
+    for page, block in left:
+        for words in commands(block.text):
+            assert CANNOT & set(words), f"{name_of(page)}: {shlex.join(words)} can be run"
+    assert {name_of(page) for page, _ in left} == {"docs/how-to/deploy.md"}
 
 
-def run_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        while "=" in words[0]:
-            name, _, value = words.pop(0).partition("=")
-            patch.setenv(name, value)
-        assert words[0] in ("semifed", "mkdir"), f"a snippet runs {words[0]}: make the block `text` or teach the test"
-        if words[0] == "mkdir":
-            Path(words[-1]).mkdir(parents=True)
-            return
-        said = call(*words[1:])
-        assert said.code == 0, f"{shlex.join(words)}: {said.err}"
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_pages_that_run_elsewhere_are_run_there(name: str) -> None:
+    assert Path(name).name in (ROOT / "tests" / ELSEWHERE[name]).read_text("utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_blocks_have_a_language_that_says_whether_they_run(page: Path) -> None:
     for block in blocks(page):
         assert block.language in LANGUAGES, block.language
-        if block.language in ("text", "") and "methods/" not in name_of(page) and "reference/" not in name_of(page):
-            assert not re.search(r"^semifed (run|list|predict|check) ", block.text, re.MULTILINE), block.text
+        if page in WRITTEN_BY_HAND and block.language in ("text", ""):
+            assert not _commands_of_text(block), block.text
         if block.language == "python":
             compile(block.text, name_of(page), "exec")
+
+
+def _commands_of_text(block: Block) -> list[str]:
+    """Commands in a block that is not run; those of make are looked at below."""
+    return re.findall(r"^\$? ?(?:semifed|pip|python|docker|kubectl) .*$", block.text, re.MULTILINE)
+
+
+INLINE = re.compile(r"`((?:semifed|make|pip install) [^`]+)`")
+
+
+@pytest.mark.parametrize("page", WRITTEN_BY_HAND, ids=name_of)
+def test_commands_within_sentences_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    for name in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE):
+        assert name in targets, f"make {name}"
+    for name in re.findall(r"semifed\[(\w+)\]", text):
+        assert name in EXTRAS, name
+    for found in INLINE.findall(text):
+        first, *words = shlex.split(found.replace("…", " "))
+        if first == "semifed":
+            assert not _unknown(cli, words), found
+
+
+def _unknown(command: click.Command, words: list[str]) -> list[str]:
+    """The options of a command line that a command does not have, or the command itself if there is none."""
+    while isinstance(command, click.Group):
+        options = {name for one in command.params for name in one.opts}
+        rest = [word for word in words if word not in options]
+        if not rest:
+            return []
+        if rest[0] not in command.commands:
+            return rest[:1]
+        command, words = command.commands[rest[0]], rest[1:]
+    known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help", "--debug"}
+    return [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
 
 
 def test_the_runner_sees_a_command_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError, match="no such setting"):
         run_command(["semifed", "run", "--set", "nonsense=1"], monkeypatch)
+    with pytest.raises(AssertionError, match="there is no extra"):
+        run_command(["pip", "install", "semifed[nonsense]"], monkeypatch)
+    with pytest.raises(AssertionError, match="a snippet runs kubectl"):
+        run_command(["kubectl", "apply"], monkeypatch)
+    assert _unknown(cli, ["run", "--nonsense"]) == ["--nonsense"]
+    assert _unknown(cli, ["nonsense", "--help"]) == ["nonsense"]
     assert "NO_COLOR" not in os.environ
 
 

@@ -31,6 +31,8 @@ def option_rows(kind: type[Any]) -> list[str]:
     """A table of the fields of a settings class."""
     rows = ["| key | default | |", "|---|---|---|"]
     for field in dataclasses.fields(kind):
+        if field.name in getattr(kind, "idle", ()):
+            continue
         default = "not set" if field.default is None else f"`{field.default}`"
         rows.append(f"| `{field.name}` | {default} | {field.metadata.get('help', '')} |")
     return rows

@@ -3,7 +3,7 @@
 seed = 0
 data = "mnist"                # or your own: "folder:PATH", see the table [files]
 method = "fedavg+"            # or a table [method] with name and options
-net = "mnist-cnn"
+net = "mnist-cnn"             # not named: by the samples
 [files] [scenario] [views] [train] [client] [server] [gate] [aggregate] [privacy] [attack] [engine] [federation]
 """
 
@@ -139,6 +139,9 @@ class Experiment:
         self.privacy.check(self.scenario.clients, self.aggregate.rule, self.gate.quorum, patience)
         if self.privacy.on and self.method.not_private:
             raise SettingError(f"privacy: does not go with {method_name(type(self.method))}: {self.method.not_private}")
+        idle = [name for name in self.method.idle if getattr(self.method, name) != getattr(type(self.method), name)]
+        if idle:
+            raise SettingError(f"method.{idle[0]}: has no effect in {method_name(type(self.method))}; leave it out")
         if self.method.needs_validation() and not self.scenario.validation:
             raise SettingError(
                 f"scenario.validation: {method_name(type(self.method))} judges clients on images that the server holds "
@@ -158,6 +161,19 @@ class Experiment:
         for assignment in assignments:
             override(tables, _in_full(assignment))
         return cls.of(tables)
+
+    @classmethod
+    def read_split(cls, path: Path | None = None, assignments: Sequence[str] = ()) -> "Experiment":
+        """What of an experiment makes its split; the rest, such as the clients a round, need not go with it."""
+        tables = read_toml(path) if path else {}
+        for assignment in assignments:
+            override(tables, _in_full(assignment))
+        unknown = next((name for name in tables if name not in cls.__dataclass_fields__), None)
+        if unknown:
+            raise SettingError(f"{unknown}: no such setting; {nearest(unknown, list(cls.__dataclass_fields__))}")
+        needed: tuple[str, ...] = ("seed", "data", "files", "scenario")
+        parts = {name: tables[name] for name in needed if name in tables}
+        return cls.of({**parts, "train": {"clients_per_round": 1}})
 
     @classmethod
     def of(cls, tables: Mapping[str, Any]) -> "Experiment":

@@ -1,28 +1,35 @@
 """A run from start to end: put together, trained round by round, recorded, and stopped so that it can go on."""
 
+import dataclasses
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from semifed.data.scenario import Scenario
 from semifed.engine.assemble import Assembly, prepare
 from semifed.engine.blame import blaming
 from semifed.engine.calibrate import calibrated
-from semifed.engine.environment import content, environment
+from semifed.engine.environment import environment
 from semifed.engine.health import collapsed
 from semifed.engine.local import Clients
+from semifed.engine.resuming import (
+    about_versions,
+    changes,
+    check_fits,
+    check_same_content,
+    in_same_form,
+    other_versions,
+)
 from semifed.engine.rounds import Progress, begin, run_rounds
 from semifed.engine.threads import threads
 from semifed.engine.workers import open_clients
 from semifed.errors import RunError, SemifedError, SettingError
 from semifed.experiment import Experiment
-from semifed.federation_settings import WAITING
-from semifed.params import flatten
-from semifed.results.folder import RunFolder, check_free, difference, is_begun
+from semifed.results.folder import RunFolder, check_free, is_begun
 from semifed.results.holdings import count
 from semifed.results.keep import rounds_of
 from semifed.results.record import Record, Row, summarise
@@ -43,13 +50,6 @@ class _Way(NamedTuple):
 
     clients: Callable[[Assembly], Clients]
     watch: Watch | None
-
-
-_MAY_CHANGE = ("engine.name:", "engine.address:", "engine.workers:", "engine.start:", *WAITING)
-"""What may differ on resume without a word, because the numbers stay the same to the last bit."""
-
-_MUST_STAY = ("data:", "files.", "scenario.")
-"""What may not differ even with --override, because the split of a run is made once."""
 
 
 def run(
@@ -113,24 +113,27 @@ def _go_on(
     if split and split.digest() != scenario.digest():
         raise SettingError(f"--split: the run in {folder.path} has another split; leave it out")
     there = folder.load(scenario, previous)
-    experiment = _in_same_form(experiment, folder) if experiment else _experiment_in(folder)
-    changes = _changes(there.experiment if there else folder.experiment(), experiment, override)
+    experiment = in_same_form(experiment, folder) if experiment else _experiment_in(folder)
+    changed = changes(there.experiment if there else folder.experiment(), experiment, override)
     with blaming(experiment), threads(experiment.engine.threads):
         assembly = prepare(experiment, data_dir, scenario)
-        _check_same_content(folder, assembly)
+        check_same_content(folder, assembly)
+        versions = other_versions(folder)
+        assembly = dataclasses.replace(assembly, notes=(*assembly.notes, *about_versions(folder, versions)))
         progress = begin(assembly, folder.kept(experiment))
         if there:
             state = there.state
             kept = folder.kept(experiment, state.get("kept", {}))
             found = Progress(there.round, state.get("server", {}), kept, state["visits"])
-            _check_fits(found, progress, assembly, bool(rounds_of(state)))
+            check_fits(found, progress, assembly, bool(rounds_of(state)))
             progress = found
         with _undisturbed():
             if there:
                 folder.rewind(there)
-            if changes:
-                folder.override(experiment, progress.round, changes)
-            if changes or not there:
+            folder.note_versions(progress.round, versions)
+            if changed:
+                folder.override(experiment, progress.round, changed)
+            if changed or not there:
                 folder.save(progress.round, progress.state(), experiment)
         return _run(assembly, progress, there.rows() if there else [], folder, way)
 
@@ -143,47 +146,6 @@ def _experiment_in(folder: RunFolder) -> Experiment:
             f"{folder.path / 'experiment.toml'}: {error}; a run of your own data, net or method goes on from Python: "
             "run(experiment, out, resume=True)"
         ) from None
-
-
-def _in_same_form(experiment: Experiment, folder: RunFolder) -> Experiment:
-    """Of what was timed when the run began the choice stands."""
-    if experiment.engine.mode != "fastest":
-        return experiment
-    engine = folder.experiment().get("engine", {})
-    return experiment.replace(*(f"engine.{name}={engine[name]}" for name in ("mode", "layout") if name in engine))
-
-
-def _changes(before: Mapping[str, Any], experiment: Experiment, override: bool) -> str:
-    """What differs from the experiment so far, if it may."""
-    with suppress(SettingError):  # settings that are newer than the run have their defaults
-        before = Experiment.of(before).tables()
-    changes = [one for one in difference(before, experiment.tables()) if not one.startswith(_MAY_CHANGE)]
-    fixed = [one for one in changes if one.startswith(_MUST_STAY)]
-    if fixed:
-        raise SettingError(f"--resume: data and split stay as they are ({'; '.join(fixed)}); start a new run for that")
-    if changes and not override:
-        raise SettingError(f"--resume: the experiment has changed ({'; '.join(changes)}); undo it or say --override")
-    return "; ".join(changes)
-
-
-def _check_same_content(folder: RunFolder, assembly: Assembly) -> None:
-    """Look whether data and net, which a file only names, are those that the run was begun with."""
-    before = folder.environment()
-    for name, digest in content(assembly).items():
-        if before.get(name) != digest:
-            raise SettingError(f"--resume: the {name} is not what this run was begun with; use the same")
-
-
-def _check_fits(found: Progress, fresh: Progress, assembly: Assembly, kept_before: bool) -> None:
-    """Look whether the parts of a checkpoint are those that the method and the net have."""
-    have, need = flatten(found.server), flatten(fresh.server)
-    for name, tensor in need.items():
-        if name not in have or (have[name].shape, have[name].dtype) != (tensor.shape, tensor.dtype):
-            raise SettingError(f"--resume: the checkpoint does not fit the net or the method: {name} differs; undo it")
-    kept = next((own for client in found.visits.nonzero() if (own := found.kept.get(int(client)))), {})
-    keeps = set(assembly.experiment.method.keeps)
-    if kept_before and (not keeps or (kept and set(kept) != keeps)):
-        raise SettingError("--resume: the clients have kept what another method needs; undo the change of method")
 
 
 class _Ledger:

@@ -1,37 +1,127 @@
-"""The how-to, word for word: three terminals, and a trained model."""
+"""The pages about federations in several terminals: word for word, and quickly with a smaller experiment."""
 
+import contextlib
 import os
-import re
+import shlex
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from flower.world import PATIENCE, free_port
+from pages import ROOT, blocks
+from toys import call
+
 pytest.importorskip("flwr")
-PAGE = Path(__file__).parent.parent.parent / "docs" / "how-to" / "run-a-federation.md"
+FEDERATION = ROOT / "docs" / "how-to" / "run-a-federation.md"
+DEPLOY = ROOT / "docs" / "how-to" / "deploy.md"
+SMALLER = {'"mnist5k"': '"synthetic"', ":mnist5k:": ":synthetic:", '"mnist-cnn"': '"mlp"', "rounds = 3": "rounds = 1"}
 
 
-@pytest.mark.slow
-def test_the_commands_of_the_page_train_a_model_in_three_terminals(tmp_path: Path) -> None:
-    blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)[:3]
-    assert [block.count("semifed join") for block in blocks] == [1, 1, 1]
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    command = folder / "semifed"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "from semifed.cli import main; main()" "$@"\n')
-    command.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    begun, terminals = time.monotonic(), []
-    for block in blocks:
-        terminals.append(
-            subprocess.Popen(["bash", "-ec", f"{block}\nwait"], cwd=tmp_path, env=environment)  # noqa: S607
+class Terminals:
+    """Shells in one folder, in which `semifed` is this code."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._open = folder, list[subprocess.Popen[str]]()
+        (folder / "bin").mkdir()
+        command = folder / "bin" / "semifed"
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "from semifed.cli import main; main()" "$@"\n')
+        command.chmod(0o755)
+        self._environment = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+    def type(self, text: str, answer: str = "") -> "subprocess.Popen[str]":
+        """Start what is typed into a new terminal, and answer what it asks."""
+        shell = subprocess.Popen(
+            ["bash", "-ec", f"{text}\nwait"],  # noqa: S607
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
-        while not (tmp_path / "keys" / "sites" / "west" / "ca.crt").exists():
-            assert terminals[0].poll() is None
+        self._open.append(shell)
+        if answer and shell.stdin:
+            shell.stdin.write(answer)
+            shell.stdin.close()
+        return shell
+
+    def succeeds(self, text: str, beside: "subprocess.Popen[str]") -> None:
+        """Type it again until it works, as one does while a server starts; what goes on beside must not end."""
+        until = time.monotonic() + PATIENCE
+        while self.type(text).wait(PATIENCE) != 0:
+            assert beside.poll() is None
+            assert time.monotonic() < until, text
             time.sleep(0.2)
-    for terminal in terminals:
-        assert terminal.wait(1200) == 0, (tmp_path / "serve.log").read_text()
-    assert (tmp_path / "runs" / "hospitals" / "model.safetensors").exists()
-    print(f"\n{time.monotonic() - begun:.0f} s")  # noqa: T201
+
+    def wait_for(self, path: str, beside: "subprocess.Popen[str]") -> None:
+        until = time.monotonic() + PATIENCE
+        while not (self.folder / path).exists():
+            assert beside.poll() is None
+            assert time.monotonic() < until, path
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        for shell in self._open:
+            if shell.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(shell.pid, signal.SIGTERM)
+            shell.communicate(timeout=PATIENCE) if shell.stdin and not shell.stdin.closed else shell.wait(PATIENCE)
+
+
+@pytest.fixture
+def terminals(tmp_path: Path) -> Iterator[Terminals]:
+    made = Terminals(tmp_path)
+    yield made
+    made.close()
+
+
+def changed(text: str, changes: dict[str, str]) -> str:
+    for one, other in changes.items():
+        text = text.replace(one, other)
+    return text
+
+
+@pytest.mark.parametrize("smaller", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["smaller", "as-it-is"])
+def test_the_commands_of_the_page_train_a_model_in_three_terminals(smaller: bool, terminals: Terminals) -> None:
+    changes = {"8443": str(free_port()), **(SMALLER if smaller else {})}
+    first, second, third, status = [changed(block.text, changes) for block in blocks(FEDERATION) if block.is_run]
+    north = terminals.type(first)
+    terminals.wait_for("keys/sites/west/ca.crt", north)
+    terminals.succeeds(status, north)
+    others = [terminals.type(text) for text in (second, third)]
+    for shell in (north, *others):
+        assert shell.wait(1200) == 0, (terminals.folder / "serve.log").read_text()
+    assert (terminals.folder / "runs" / "hospitals" / "model.safetensors").exists()
+
+
+def test_what_the_page_on_deployment_says_to_do_by_hand(terminals: Terminals) -> None:
+    folder = terminals.folder
+    for place in ("north", "server"):
+        made = call("new", "images", str(folder / place), "--labelled", "2", "--unlabelled", "20")
+        assert made.code == 0, made.err
+    (folder / "exp.toml").write_text(
+        f'data = "folder:{folder / "server"}"\nmethod = "fedavg-fixmatch"\nnet = "mlp"\n'
+        "[train]\nrounds = 1\nclients_per_round = 1\n[scenario]\nclients = 3\n"
+        '[federation]\nserver_data = "all"\n'
+    )
+    port = str(free_port())
+    changes = {
+        "server.example.org": "localhost",
+        "0.0.0.0": "localhost",  # noqa: S104
+        "8443": port,
+        "/data/north": str(folder / "north"),
+    }
+    keys, by_hand = [changed(block.text, changes) for block in blocks(DEPLOY) if block.is_run]
+    assert terminals.type(keys).wait(PATIENCE) == 0
+    mkdir, serve, join, status = by_hand.strip().splitlines()
+    assert shlex.split(mkdir)[0] == "mkdir"
+    server = terminals.type(f"{mkdir}\n{serve}")
+    terminals.succeeds(status, server)
+    site = terminals.type(join, answer="y\n")
+    assert site.wait(PATIENCE) == 0
+    assert server.wait(PATIENCE) == 0
+    assert (folder / "runs" / "federation" / "model.safetensors").exists()

@@ -43,6 +43,10 @@ def _as_in_a_file(default: Any) -> str:
     return "(not set)" if default is None else json.dumps(default)
 
 
+def _fields(kind: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
+
+
 def _options(kind: type[Any], names: Sequence[str] | None = None) -> list[dict[str, Any]]:
     return [
         {"name": field.name, "default": field.default, "help": field.metadata.get("help", "")}
@@ -59,7 +63,7 @@ def _methods() -> dict[str, Any]:
             "down": list(method.down),
             "up": list(method.up),
             "keeps": list(method.keeps),
-            "options": _options(method),
+            "options": _options(method, [one for one in _fields(method) if one not in method.idle]),
         }
         for name, method in METHODS.items()
     }

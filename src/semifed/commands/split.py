@@ -38,7 +38,7 @@ def split_make(file: Path, experiment: Path | None, assignments: Sequence[str], 
     """
     if file.exists():
         raise RunError(f"{file}: is there already; give another name")
-    exp = Experiment.read(experiment, assignments)
+    exp = Experiment.read_split(experiment, assignments)
     made = make_split(exp, load_data(exp, data_dir))
     made.save(file)
     click.echo(f"{file}: {made.digest()}")
@@ -59,7 +59,7 @@ def split_show(
     semifed split show --set scenario.clients=10 --set scenario.partition=dirichlet
     semifed split show exp.toml --file ten.split
     """
-    exp = Experiment.read(experiment, assignments)
+    exp = Experiment.read_split(experiment, assignments)
     dataset = load_data(exp, data_dir)
     scenario = Scenario.load(file) if file else make_split(exp, dataset)
     scenario.verify(dataset.labels.numpy())
@@ -95,7 +95,7 @@ def split_verify(file: Path, experiment: Path | None, assignments: Sequence[str]
     \b
     semifed split verify ten.split exp.toml
     """
-    exp = Experiment.read(experiment, assignments)
+    exp = Experiment.read_split(experiment, assignments)
     dataset = load_data(exp, data_dir)
     scenario = Scenario.load(file)
     scenario.verify(dataset.labels.numpy(), fingerprints(dataset.images).numpy())

@@ -74,6 +74,11 @@ def _check_labels(labels: NDArray[np.integer], train: int, classes: Sequence[str
         )
     if (checked[:train] == NO_LABEL).all():
         raise DataError("no training sample has a label: label some of each class, or there is nothing to learn from")
+    if (checked[:train] == checked[0]).all():
+        raise DataError(
+            f"all training samples are of the class {classes[checked[0]]!r}, so there is nothing to tell apart; a site "
+            "of a federation may be so, a run of its own needs samples of another class"
+        )
     if not 0 < train <= checked.size:
         raise DataError(f"the training set of {train} does not fit the {checked.size} samples of the data")
     return checked

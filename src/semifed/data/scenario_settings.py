@@ -148,7 +148,7 @@ class ScenarioSettings(Settings):
         if self.partition == "noniid-1-pairs" and self.clients != 100:
             raise _bad("clients", f"noniid-1-pairs is defined for 100 clients, not {self.clients}; use noniid-1")
         if self.partition == "streaming" and self.arrivals < 2:
-            raise _bad("arrivals", f"streaming needs at least 2 arrivals, not {self.arrivals}; FedMatch has 10")
+            raise _bad("arrivals", f"streaming needs at least 2 arrivals, not {self.arrivals}; set it, FedMatch has 10")
 
     def _check_budget(self) -> None:
         given = [name for name in BUDGETS if getattr(self, name) is not None]

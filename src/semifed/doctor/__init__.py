@@ -32,7 +32,7 @@ def examine(experiment: Experiment, data_dir: Path | None = None) -> Report:
     notes: list[str] = []
     words: tuple[str, ...] = ("There is nothing that could be read.",)
     if raw is not None:
-        problems += look_at_samples(raw)
+        problems += look_at_samples(raw, one_of_many=bool(experiment.files.classes))
         words = on_budget(raw, experiment.scenario.labels)
         if not any(problem.level == "error" for problem in problems):
             told, notes, refusals = _try(experiment, data_dir, raw)
@@ -65,15 +65,22 @@ def _as_raw(dataset: Dataset) -> Raw:
 
 def _try(experiment: Experiment, data_dir: Path | None, raw: Raw) -> tuple[dict[str, Any], list[str], list[Problem]]:
     """Put the run together as if it were to start: what it would send, and what it would say first."""
+    data, named = experiment.data, bool(experiment.files.classes)
     try:
-        data = experiment.data
         if isinstance(data, str) and kind_of(data):
             dataset = own.as_dataset(short_name(data), raw, experiment.files)
             experiment = dataclasses.replace(experiment, data=dataset, files=FileSettings())
         assembly = prepare(experiment, data_dir)
     except SemifedError as error:
+        if isinstance(error, DataError) and named and _lacks_classes(raw):
+            return {}, [], [Problem("a run of this site alone would be refused", str(error), "", "warning")]
         return {}, [], [Problem("a run would be refused", str(error), "")]
     return sends(assembly), notices(assembly), []
+
+
+def _lacks_classes(raw: Raw) -> bool:
+    """Whether a class that was named has no labelled sample here, as may be at one site of many."""
+    return len(set(raw.labels[raw.labels >= 0].tolist())) < len(raw.classes)
 
 
 def _facts(raw: Raw) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from semifed.data.folders import Problem
+from semifed.data.folders import Level, Problem
 from semifed.data.raw import Raw
 from semifed.data.sources import fingerprints
 from semifed.doctor.near import near_copies
@@ -14,15 +14,15 @@ from semifed.doctor.near import near_copies
 TINY = 0.1  # a class with fewer than this share of the labels that an even deal would give it
 
 
-def look_at_samples(raw: Raw) -> Iterator[Problem]:
-    """All problems of the content."""
+def look_at_samples(raw: Raw, one_of_many: bool = False) -> Iterator[Problem]:
+    """All problems of the content; one site of many may lack classes."""
     yield from _copies(raw)
     if raw.images.dim() == 4:
         yield from _near_copies(raw)
         yield from _blank_images(raw)
     else:
         yield from _dead_columns(raw)
-    yield from _classes(raw)
+    yield from _classes(raw, one_of_many)
 
 
 def _name(raw: Raw, place: int) -> str:
@@ -77,14 +77,16 @@ def _dead_columns(raw: Raw) -> Iterator[Problem]:
         yield Problem("constant column", f"column {column}", "has the same value in every training sample", "warning")
 
 
-def _classes(raw: Raw) -> Iterator[Problem]:
+def _classes(raw: Raw, one_of_many: bool) -> Iterator[Problem]:
     """Classes without a label, or with so few that a fair share of them would be ten times as many."""
     own = raw.labels[~raw.test & (raw.labels >= 0)]
     counts = torch.bincount(own, minlength=len(raw.classes)).tolist()
     fair = sum(counts) / max(len(counts), 1)
     for name, count in zip(raw.classes, counts, strict=True):
         if not count:
-            yield Problem("class without a label", repr(name), "has no labelled training sample: it cannot be learned")
+            told = "is not here, so other sites must have it" if one_of_many else "cannot be learned"
+            level: Level = "warning" if one_of_many else "error"
+            yield Problem("class without a label", repr(name), f"has no labelled training sample: it {told}", level)
         elif count == 1 < fair or count < TINY * fair:
             what = f"has {count} labelled training samples, where an even share would be {fair:.0f}"
             yield Problem("tiny class", repr(name), what, "warning")

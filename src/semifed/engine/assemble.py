@@ -42,6 +42,7 @@ class Assembly:
     net: Net
     workshop: Workshop
     twins: int = 0  # images of the training data that stand there more than once
+    notes: tuple[str, ...] = ()  # what a user should know of how it was put together
 
     def validation_set(self) -> tuple[Tensor, Tensor] | None:
         """Images, as a net takes them, and labels that the server holds out; None where it holds out none."""
@@ -79,7 +80,10 @@ def assemble(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> As
     device = find_device(experiment.engine.device)
     keep_freed_memory()
     shape = tuple(dataset.images.shape[1:])
-    net = _make_net(experiment, shape, len(dataset.classes))
+    named = with_net(experiment, shape)
+    net = _make_net(named, shape, len(dataset.classes))
+    notes = () if named is experiment else (_about_choice(net),)
+    experiment = named
     check_private(experiment, net)
     workshop = Workshop(
         net=net,
@@ -96,7 +100,22 @@ def assemble(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> As
         device=device,
     )
     spoilt = with_spoilt_data(workshop, experiment, len(dataset.classes))
-    return Assembly(experiment, dataset, scenario, net, spoilt)
+    return Assembly(experiment, dataset, scenario, net, spoilt, notes=notes)
+
+
+def with_net(experiment: Experiment, shape: Shape) -> Experiment:
+    """The experiment with the net that these samples get where it names none, so that its record names one."""
+    net = experiment.net
+    if isinstance(net, nn.Module) or net.name != zoo.AUTO:
+        return experiment
+    return dataclasses.replace(experiment, net=dataclasses.replace(net, name=zoo.choose(shape)))
+
+
+def _about_choice(net: Net) -> str:
+    return (
+        f"no net is named, so {net.name} with {net.size:,} parameters is taken, as it is quick and fits "
+        f"{in_words(net.shape)}; `semifed list nets` shows others"
+    )
 
 
 def _make_views(experiment: Experiment, dataset: Dataset) -> dict[str, View]:

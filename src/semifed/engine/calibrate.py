@@ -44,7 +44,7 @@ def _in_form(assembly: Assembly, form: EngineSettings) -> Assembly:
     engine = dataclasses.replace(assembly.experiment.engine, mode=form.mode, layout=form.layout)
     experiment = dataclasses.replace(assembly.experiment, engine=engine)
     made = assemble(experiment, assembly.dataset, assembly.scenario)
-    return dataclasses.replace(made, twins=assembly.twins)
+    return dataclasses.replace(made, twins=assembly.twins, notes=assembly.notes)
 
 
 def _seconds(assembly: Assembly) -> float:

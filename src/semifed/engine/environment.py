@@ -44,14 +44,21 @@ def taken_by(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def environment(assembly: Assembly) -> dict[str, Any]:
-    """Versions, machine, device, hashes and notices."""
-    engine = assembly.experiment.engine
+def versions() -> dict[str, str]:
+    """Of everything that a run's numbers come from."""
     return {
         "semifed": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,
+    }
+
+
+def environment(assembly: Assembly) -> dict[str, Any]:
+    """Versions, machine, device, hashes and notices."""
+    engine = assembly.experiment.engine
+    return {
+        **versions(),
         "platform": platform.platform(),
         "device": str(assembly.workshop.device),
         "mode": "mapped" if assembly.workshop.form.mapped else "single",

@@ -8,7 +8,7 @@ def notices(assembly: Assembly) -> list[str]:
     """Plain sentences, said once at the start and kept in the run's folder."""
     scenario, experiment = assembly.scenario, assembly.experiment
     clients = len(scenario.clients)
-    found = list(assembly.dataset.notes)
+    found = [*assembly.dataset.notes, *assembly.notes]
     if blanks := int((assembly.dataset.labels < 0).sum()):
         found.append(f"{blanks} training samples have no label; they are dealt out evenly, whatever the partition")
     if empty := clients - len(scenario.active()):

@@ -91,6 +91,9 @@ class Method(Settings):
     server_last: ClassVar[bool] = False
     """The server trains after it has merged, not before it sends."""
 
+    idle: ClassVar[tuple[str, ...]] = ()
+    """Options that are inherited and have no effect here."""
+
     weighting: averaging.Weighting = option("examples", "how much a client weighs in the mean")
 
     def needs_validation(self) -> bool:

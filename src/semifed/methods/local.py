@@ -28,6 +28,7 @@ class Local(Method):
     down: ClassVar[tuple[str, ...]] = ()
     up: ClassVar[tuple[str, ...]] = ()
     keeps: ClassVar[tuple[str, ...]] = ("net",)
+    idle: ClassVar[tuple[str, ...]] = ("weighting",)
 
     def init(self, net: Net, key: int) -> Parts:
         return {}

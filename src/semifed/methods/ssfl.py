@@ -32,6 +32,7 @@ class SSFL(FixMatch):
     title: ClassVar[str] = "SSFL: FixMatch, group normalisation, group averaging (Zhang et al. 2021)"
     norm: ClassVar[Literal["batch", "group", "none"] | None] = "group"
     not_private: ClassVar[str] = "it takes a mean of each group, and noise is made for one mean of all."
+    idle: ClassVar[tuple[str, ...]] = ("weighting",)
 
     groups: int = option(2, "groups that a cohort is cut into", least=1)
 

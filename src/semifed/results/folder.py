@@ -138,6 +138,18 @@ class RunFolder:
         """What the run was begun with."""
         return read_json(self.path / "environment.json")
 
+    def versions(self) -> dict[str, str]:
+        """Packages with their versions, as the run was last gone on with."""
+        begun = self.environment()
+        return {**begun, **{name: now for one in begun.get("resumed", []) for name, now in one["versions"].items()}}
+
+    def note_versions(self, round: int, versions: Mapping[str, str]) -> None:
+        """Write down after which round packages of other versions took over."""
+        if versions:
+            begun = self.environment()
+            resumed = [*begun.get("resumed", []), {"round": round, "versions": dict(versions)}]
+            write_json(self.path / "environment.json", {**begun, "resumed": resumed})
+
     def override(self, experiment: Experiment, round: int, changes: str) -> None:
         """Go on with a changed experiment, and keep what was changed."""
         append(self.path / "overrides.txt", f"after round {round}: {changes}\n".encode())
