@@ -78,6 +78,8 @@ def _show(report: Report) -> None:
         rows = [[name, row["labelled"], row["test"]] for name, row in report.classes.items()]
         console.print(table(["class", "labelled", "test"], rows))
     for name, value in (*report.facts.items(), *report.sends.items()):
-        console.print(Text.assemble((f"{name}: ", "bold"), in_words(value)), soft_wrap=True)
+        sentences = value if name == "of note" else [in_words(value)]
+        for sentence in sentences:
+            console.print(Text.assemble((f"{name}: ", "bold"), sentence), soft_wrap=True)
     for word in report.budget:
         console.print(Text(word), soft_wrap=True)
