@@ -1,6 +1,11 @@
 """A user's own net and data: taken as they are if they train as pure functions, and refused by name if not."""
 
+import importlib.abc
+import importlib.util
+import sys
+import types
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import pytest
@@ -257,10 +262,105 @@ def test_a_function_may_make_the_net_and_vectors_reach_it_as_rows(small: Make) -
     assert semifed.run(Experiment(data=data, **parts)).rows[-1]["models"]["global"]["accuracy"] > 80
 
 
-@pytest.mark.slow
-def test_a_net_of_timm_trains(small: Make) -> None:
-    timm = pytest.importorskip("timm", reason="timm needs torchvision, which is not among the dependencies")
-    made = small("train.rounds=1", "client.epochs=1", "scenario.clients=4", "train.clients_per_round=2")
-    module = timm.create_model("resnet10t", in_chans=1, num_classes=4)
+class ConvNormAct(nn.Sequential):
+    """A nested block with batch normalisation and an activation in place."""
+
+    def __init__(self, channels: int, out: int, stride: int) -> None:
+        super().__init__(nn.Conv2d(channels, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.SiLU(inplace=True))
+
+
+class Excite(nn.Module):
+    """Channels that are scaled in place by what their mean says."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv_reduce, self.conv_expand = nn.Conv2d(channels, 4, 1), nn.Conv2d(4, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = self.conv_expand(F.relu(self.conv_reduce(x.mean((2, 3), keepdim=True)), inplace=True))
+        return x.mul_(gate.sigmoid_())
+
+
+class Efficient(nn.Module):
+    """As timm writes nets: forward_features, forward_head, `classifier`, and Python that looks at the numbers."""
+
+    def __init__(self, in_chans: int = 3, num_classes: int = 1000, looks: bool = True) -> None:
+        super().__init__()
+        self.num_classes, self.looks = num_classes, looks
+        self.conv_stem = ConvNormAct(in_chans, 8, 2)
+        self.blocks = nn.Sequential(nn.Sequential(ConvNormAct(8, 16, 1), Excite(16)), ConvNormAct(16, 16, 2))
+        self.global_pool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Linear(16, num_classes)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        if self.looks and bool((x.abs() > 1e6).any()):  # data that decide what is run cannot be mapped
+            x = x.clamp(-1e6, 1e6)
+        return self.blocks(self.conv_stem(x))  # type: ignore[no-any-return]
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        x = self.global_pool(x).flatten(1)
+        return x if pre_logits else self.classifier(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+
+def test_a_net_in_timms_manner_trains_one_by_one_where_it_cannot_be_mapped(small: Make) -> None:
+    made = small(f"net={HERE}:Efficient", "train.rounds=1", "client.epochs=1")
+    assembly = prepare(made)
+    assert (assembly.net.head, assembly.net.feature_width) == ("classifier", 16)
+    assert not assembly.workshop.form.mapped
+    assert any("Efficient cannot train several clients at once" in one for one in notices(assembly))
+    with pytest.raises(SettingError, match=r"engine\.mode: Efficient cannot train several clients at once"):
+        prepare(small(f"net={HERE}:Efficient", "engine.mode=mapped"))
+    record = semifed.run(made)
+    assert record.summary["status"] == "finished"
+    assert float(record.model["conv_stem.1.running_var"].std()) > 0, "batch statistics are trained too"
     parts = {name: getattr(made, name) for name in ("data", "scenario", "train", "client", "engine", "method")}
-    assert semifed.run(Experiment(net=module, **parts)).summary["status"] == "finished"
+    plain = Experiment(net=Efficient(1, 4, looks=False), **parts)
+    assert prepare(plain).workshop.form.mapped
+    single = [semifed.run(one.replace("engine.mode=single")) for one in (plain, plain)]
+    assert single[0].summary["model"] == single[1].summary["model"]
+
+
+def without_torchvision() -> None:
+    """timm imports torchvision for its image transforms, which are not used here: let it find names without content."""
+
+    class Named(types.ModuleType):
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+            self.__path__ = []
+
+        def __getattr__(self, name: str) -> type:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            modes = ("NEAREST", "BILINEAR", "BICUBIC", "BOX", "HAMMING", "LANCZOS")
+            return type(name, (), {mode: number for number, mode in enumerate(modes)})
+
+    class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+        def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+            return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] == "torchvision" else None
+
+        def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+            return Named(spec.name)
+
+        def exec_module(self, module: types.ModuleType) -> None:
+            pass
+
+    sys.meta_path.append(Finder())  # a real one comes first
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", ["resnet10t", "mobilenetv3_small_050", "test_efficientnet"])
+def test_a_net_of_timm_trains(name: str, small: Make) -> None:
+    if importlib.util.find_spec("timm") is None:
+        pytest.skip("timm is not installed: pip install --no-deps timm")
+    without_torchvision()
+    timm = importlib.import_module("timm")
+    made = small("train.rounds=1", "client.epochs=1", "scenario.clients=4", "train.clients_per_round=2")
+    module = timm.create_model(name, in_chans=1, num_classes=4)
+    parts = {name: getattr(made, name) for name in ("data", "scenario", "train", "client", "engine", "method")}
+    experiment = Experiment(net=module, **parts)
+    assert prepare(experiment).net.head in ("fc", "classifier")
+    assert semifed.run(experiment).summary["status"] == "finished"

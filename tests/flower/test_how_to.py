@@ -49,19 +49,12 @@ class Terminals:
             shell.stdin.close()
         return shell
 
-    def succeeds(self, text: str, beside: "subprocess.Popen[str]") -> None:
-        """Type it again until it works, as one does while a server starts; what goes on beside must not end."""
-        until = time.monotonic() + PATIENCE
-        while self.type(text).wait(PATIENCE) != 0:
-            assert beside.poll() is None
-            assert time.monotonic() < until, text
-            time.sleep(0.2)
-
-    def wait_for(self, path: str, beside: "subprocess.Popen[str]") -> None:
-        until = time.monotonic() + PATIENCE
-        while not (self.folder / path).exists():
-            assert beside.poll() is None
-            assert time.monotonic() < until, path
+    def wait_for(self, file: str, words: str, beside: "subprocess.Popen[str]") -> None:
+        """Until a file holds these words; what is to write them must not end before."""
+        path, until = self.folder / file, time.monotonic() + PATIENCE
+        while not path.exists() or words not in path.read_text():
+            assert beside.poll() is None, path.read_text() if path.exists() else file
+            assert time.monotonic() < until, words
             time.sleep(0.1)
 
     def close(self) -> None:
@@ -90,8 +83,8 @@ def test_the_commands_of_the_page_train_a_model_in_three_terminals(smaller: bool
     changes = {"8443": str(free_port()), **(SMALLER if smaller else {})}
     first, second, third, status = [changed(block.text, changes) for block in blocks(FEDERATION) if block.is_run]
     north = terminals.type(first)
-    terminals.wait_for("keys/sites/west/ca.crt", north)
-    terminals.succeeds(status, north)
+    terminals.wait_for("serve.log", "listening on", north)
+    assert terminals.type(status).wait(PATIENCE) == 0
     others = [terminals.type(text) for text in (second, third)]
     for shell in (north, *others):
         assert shell.wait(1200) == 0, (terminals.folder / "serve.log").read_text()
@@ -119,9 +112,10 @@ def test_what_the_page_on_deployment_says_to_do_by_hand(terminals: Terminals) ->
     assert terminals.type(keys).wait(PATIENCE) == 0
     mkdir, serve, join, status = by_hand.strip().splitlines()
     assert shlex.split(mkdir)[0] == "mkdir"
-    server = terminals.type(f"{mkdir}\n{serve}")
-    terminals.succeeds(status, server)
+    server = terminals.type(f"{mkdir}\n{serve} > serve.log 2>&1")
+    terminals.wait_for("serve.log", "listening on", server)
+    assert terminals.type(status).wait(PATIENCE) == 0
     site = terminals.type(join, answer="y\n")
     assert site.wait(PATIENCE) == 0
-    assert server.wait(PATIENCE) == 0
+    assert server.wait(PATIENCE) == 0, (folder / "serve.log").read_text()
     assert (folder / "runs" / "federation" / "model.safetensors").exists()
