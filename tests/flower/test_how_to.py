@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pty
 import shlex
 import signal
 import subprocess
@@ -26,7 +27,7 @@ class Terminals:
     """Shells in one folder, in which `semifed` is this code."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._open = folder, list[subprocess.Popen[str]]()
+        self.folder, self._open, self._keyboards = folder, list["subprocess.Popen[str]"](), list[int]()
         (folder / "bin").mkdir()
         command = folder / "bin" / "semifed"
         command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "from semifed.cli import main; main()" "$@"\n')
@@ -35,18 +36,15 @@ class Terminals:
 
     def type(self, text: str, answer: str = "") -> "subprocess.Popen[str]":
         """Start what is typed into a new terminal, and answer what it asks."""
+        keyboard, screen = pty.openpty()
+        self._keyboards.append(keyboard)
+        words = ["bash", "-ec", f"{text}\nwait"]
         shell = subprocess.Popen(
-            ["bash", "-ec", f"{text}\nwait"],  # noqa: S607
-            cwd=self.folder,
-            env=self._environment,
-            stdin=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+            words, cwd=self.folder, env=self._environment, stdin=screen, text=True, start_new_session=True
         )
+        os.close(screen)
+        os.write(keyboard, answer.encode())
         self._open.append(shell)
-        if answer and shell.stdin:
-            shell.stdin.write(answer)
-            shell.stdin.close()
         return shell
 
     def wait_for(self, file: str, words: str, beside: "subprocess.Popen[str]") -> None:
@@ -62,7 +60,9 @@ class Terminals:
             if shell.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(shell.pid, signal.SIGTERM)
-            shell.communicate(timeout=PATIENCE) if shell.stdin and not shell.stdin.closed else shell.wait(PATIENCE)
+            shell.wait(PATIENCE)
+        for keyboard in self._keyboards:
+            os.close(keyboard)
 
 
 @pytest.fixture
