@@ -68,7 +68,7 @@ def test_blocks_have_a_language_that_says_whether_they_run(page: Path) -> None:
 
 def _commands_of_text(block: Block) -> list[str]:
     """Commands in a block that is not run; those of make are looked at below."""
-    return re.findall(r"^\$? ?(?:semifed|pip|python|docker|kubectl) .*$", block.text, re.MULTILINE)
+    return re.findall(r"^\$? ?(?:semifed|pip|docker|kubectl) .*$", block.text, re.MULTILINE)
 
 
 INLINE = re.compile(r"`((?:semifed|make|pip install) [^`]+)`")
