@@ -54,6 +54,13 @@ def test_where_no_row_passes_the_threshold_the_term_is_exactly_0() -> None:
     assert record.summary["alarms"] == 0
 
 
+def test_14_where_clients_hold_no_unlabelled_data_the_term_is_exactly_0() -> None:
+    record = semifed.run(experiment(FixMatch(), "scenario.gamma=1.0"))
+    for row in record.rows:
+        assert row["terms"]["pseudo_label"] == 0 < row["terms"]["cross_entropy"]
+        assert not row["refused"]
+
+
 def test_labels_of_one_class_give_an_alarm_and_the_run_goes_on() -> None:
     record = semifed.run(experiment(OneClass()))
     assert [row["alarms"] for row in record.rows] == [
