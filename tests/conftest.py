@@ -1,6 +1,7 @@
 """What all tests share: one thread, one small data set, and experiments that end in a moment."""
 
 import importlib
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from semifed.data.sources import load as load_data
 from semifed.experiment import Experiment
 
 torch.set_num_threads(1)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores Ctrl-C, and these do not
 
 SMALL = {
     "data": "synthetic",
