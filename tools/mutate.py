@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("src", "tests", "fuzz", "docs", "experiments", "pyproject.toml", "README.md", "tools", "constraints.txt")
 LONGEST = 900.0
 """Seconds for the tests of one case; those that do not end have failed too: a removal may let them wait for ever."""
@@ -75,10 +75,15 @@ def result_of(copy: Path, tests: list[str], slow: bool) -> str:
     return "failed" if stumbled else {0: "passed", 1: "failed"}.get(code, f"ended with {code}")
 
 
+def _own() -> set[str]:
+    """Where this project's code would be found instead of the copy's; its environment may lie inside it and stays."""
+    return {str(ROOT), *(str(ROOT / name) for name in ("src", "tests", "tools"))}
+
+
 def _run(copy: Path, tests: list[str], slow: bool) -> int:
     """In a process of its own: pytest on the copy and on nothing else of the project."""
     os.chdir(copy)
-    sys.path[:] = [str(copy / "src"), str(copy / "tests"), *(one for one in sys.path if str(ROOT) not in one)]
+    sys.path[:] = [str(copy / "src"), str(copy / "tests"), *(one for one in sys.path if one not in _own())]
     os.environ |= {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     said = os.open("said.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):

@@ -135,6 +135,21 @@ def test_52_and_55_a_late_site_is_a_straggler_and_takes_part_in_the_current_roun
     assert rounds == [0, 1, 2]
 
 
+def test_50_a_round_ends_with_those_that_are_left(tmp_path: Path) -> None:
+    exp = experiment("fedsiam-d", "federation.min_sites=2", "federation.quorum=2", "federation.deadline=0.3")
+    post = make_sites(tmp_path, 3)
+
+    def vanish(site: str, letter: Letter) -> Letter | None:
+        if site == "b" and letter.head.get("round") == 1:
+            post.away = {"b"}
+        return None if site in post.away else letter
+
+    post.tamper = vanish
+    record = federate(exp, post)
+    assert [list(row["stragglers"]) for row in record.rows] == [[], ["1"], []]
+    assert [row["clients"] for row in record.rows] == [[0, 1, 2], [0, 1, 2], [0, 2]]
+
+
 def test_a_site_that_comes_late_takes_part_from_then_on(tmp_path: Path) -> None:
     exp, post = experiment("fedsiam-d", "federation.min_sites=2"), make_sites(tmp_path, 3)
     post.away = {"c"}
