@@ -12,9 +12,6 @@ import pytest
 from pages import EXTRAS, PAGES, ROOT, Block, blocks, commands, name_of, run_command, run_page
 from semifed.cli import cli
 
-SLOW = {"docs/add-a-method.md"}
-"""Pages that take more than a few seconds."""
-
 ELSEWHERE = {
     "docs/how-to/deploy.md": "flower/test_how_to.py",
     "docs/how-to/run-a-federation.md": "flower/test_how_to.py",
@@ -34,7 +31,7 @@ def to_run() -> Iterator[object]:
     for page in PAGES:
         name = name_of(page)
         if name not in ELSEWHERE and any(block.is_run for block in blocks(page)):
-            yield pytest.param(page, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+            yield pytest.param(page, id=name)
 
 
 @pytest.mark.filterwarnings("default")
