@@ -265,6 +265,24 @@ def test_47_when_all_are_refused_the_model_stays(tmp_path: Path) -> None:
     assert record.rows[1]["models"]["target"] == record.rows[0]["models"]["target"]
 
 
+def test_a_wait_for_a_site_that_left_because_it_was_refused_says_so_at_once(tmp_path: Path) -> None:
+    exp, post, said = experiment("fedsiam-d", "federation.patience=0.2"), make_sites(tmp_path, 3), list[str]()
+    reason = "its message is over the limit of 20 bytes"
+
+    def refuse(site: str, letter: Letter) -> Letter | Absent:
+        if site == "b" and letter.head["kind"] == "trained":
+            post.away = {"b"}
+            return Absent(reason, refused=True)
+        return letter
+
+    post.tamper = refuse
+    federation = Federation(RUN, list(post.sites))
+    with pytest.raises(RunError, match=f"2 of 3 sites are here; b was refused in the last round: {reason}; nothing is"):
+        run(exp, clients=lambda assembly: FlowerClients(assembly, post, federation, said.append, poll=0.01))
+    waiting = "round 2: waiting for sites, 2 of 3 are here"
+    assert said[-1] == f"{waiting}; b was refused in the last round: {reason}"
+
+
 class Deceived(Site):
     """A site whose server says something else of itself."""
 

@@ -68,6 +68,7 @@ class FlowerClients:
         self._limit = self._settings.limit * 10**6
         self._invited: dict[str, str] = {}  # receipts of invitations by site
         self._refusals: dict[str, str] = {}
+        self._faults: dict[str, str] = {}  # why an answer of the last round was refused, by site
         self.joined: dict[str, dict[str, Any]] = {}
         self.connected: set[str] = set()
         self._done = 0  # rounds
@@ -81,12 +82,13 @@ class FlowerClients:
             if len(ready) >= self._least:
                 return ready
             if not told:
-                self._say(f"round {round + 1}: waiting for sites, {len(ready)} of {self._least} are here")
+                here = f"{len(ready)} of {self._least} are here{self._why_fewer()}"
+                self._say(f"round {round + 1}: waiting for sites, {here}")
                 told = True
             if time.monotonic() > end:
                 raise RunError(
                     f"federation.patience: after {self._settings.patience:g} s {len(ready)} of {self._least} sites are "
-                    f"here{self._who_refused()}; nothing is lost, go on with --resume when they are back"
+                    f"here{self._why_fewer()}; nothing is lost, go on with --resume when they are back"
                 )
             time.sleep(self._poll)
 
@@ -101,6 +103,8 @@ class FlowerClients:
             good = sum(1 for one in answers.values() if isinstance(one, Outcome))
             if good >= min(self._quorum, len(tasks)) or all(_final(one) for one in answers.values()):
                 self._done = round + 1
+                refused = {c: one.reason for c, one in answers.items() if isinstance(one, Absent) and one.refused}
+                self._faults = {self._sites[client]: reason for client, reason in refused.items()}
                 return [answers[task.client] for task in tasks]
         reasons = "; ".join(f"{self._sites[c]}: {one.reason}" for c, one in answers.items() if isinstance(one, Absent))
         raise RunError(
@@ -191,8 +195,13 @@ class FlowerClients:
             }
         )
 
-    def _who_refused(self) -> str:
-        return "".join(f"; {site} does not join: {reason}" for site, reason in self._refusals.items())
+    def _why_fewer(self) -> str:
+        """What is known of sites that are not here: some do not join, some left because they were refused."""
+        gone = {site: reason for site, reason in self._faults.items() if site not in self.connected}
+        parts = [f"; {site} does not join: {reason}" for site, reason in self._refusals.items()]
+        return "".join(
+            [*parts, *(f"; {site} was refused in the last round: {reason}" for site, reason in gone.items())]
+        )
 
 
 class _Turn:

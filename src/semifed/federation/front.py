@@ -56,6 +56,7 @@ class Door:
         self._sent: dict[int, int] = {}  # bytes of objects by node, since it was last asked
         self._unfolded: dict[int, int] = {}  # and what its arrays become when they are put together
         self.over: dict[int, int] = {}  # nodes that sent more than they may
+        self.begun: dict[int, float] = {}  # when a node last came in, with nothing in hand, by time.monotonic
 
     def asked(self, node: int) -> None:
         """A node has been asked anew and may send again."""
@@ -80,13 +81,24 @@ class Door:
                 return
             if body is None:
                 await _answer(send, 413, b"too large")
+            elif path.endswith("/activate-node"):
+                await self._let_in(scope, body, send)
             elif not path.endswith("/push-object"):
                 await self._forward(scope, body, send)
             elif push := self._take_in(body):
-                if not await self._forward(scope, body, send):
+                if await self._forward(scope, body, send) is None:
                     self._count(push, -1)
             else:
                 await _answer(send, 413, b"the message is over the limit, or none")
+
+    async def _let_in(self, scope: dict[str, Any], body: bytes, send: Send) -> None:
+        """A site comes, or comes back: it has only just begun, so what it was asked before is forgotten there."""
+        from flwr.proto.fleet_pb2 import ActivateNodeResponse  # noqa: PLC0415
+
+        now = time.monotonic()  # before Flower knows it, so what is sent to the site from then on is not old
+        answer = await self._forward(scope, body, send)
+        if answer is not None:
+            self.begun[ActivateNodeResponse.FromString(answer).node_id] = now
 
     def _take_in(self, body: bytes) -> "_Push | None":
         """A piece of a message, if its node is still within its limit with it; some room is for names and heads."""
@@ -103,8 +115,8 @@ class Door:
         self._sent[push.node] = max(0, self._sent.get(push.node, 0) + sign * push.size)
         self._unfolded[push.node] = max(0, self._unfolded.get(push.node, 0) + sign * push.unfolded)
 
-    async def _forward(self, scope: dict[str, Any], body: bytes, send: Send) -> bool:
-        """Hand a request on, and its answer back; whether Flower took it."""
+    async def _forward(self, scope: dict[str, Any], body: bytes, send: Send) -> bytes | None:
+        """Hand a request on, and its answer back; what Flower said, if it took it."""
         import httpx  # noqa: PLC0415
 
         if self._client is None:
@@ -114,9 +126,9 @@ class Door:
             response = await self._client.post(f"{self._link}{scope['path']}", content=body, headers=kept)
         except httpx.HTTPError:
             await _answer(send, 503, b"the link is being restarted")
-            return False
+            return None
         await _answer(send, response.status_code, response.content, response.headers.get("content-type", ""))
-        return bool(response.status_code == 200)
+        return bytes(response.content) if response.status_code == 200 else None
 
     async def _tell(self, scope: dict[str, Any], send: Send) -> None:
         """How the run goes, for whoever holds a key of this federation: a challenge first, then its signature."""

@@ -14,11 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from semifed.engine.flower_server import LinkLostError
 from semifed.engine.local import Absent
@@ -26,6 +25,7 @@ from semifed.engine.wire import Letter, LetterError, read_head, write_head
 from semifed.errors import RunError
 from semifed.federation import frames, keys
 from semifed.federation.front import Door
+from semifed.federation.registering import register
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -37,17 +37,6 @@ QUIET = {
 
 START_TIME = 600.0
 """Seconds that Flower has to start, on a busy machine too."""
-
-_APP = """[project]
-name = "semifed-relay"
-version = "1.0.0"
-license = "Apache-2.0"
-[tool.flwr.app]
-publisher = "semifed"
-[tool.flwr.app.components]
-serverapp = "semifed.federation.relay:app"
-clientapp = "semifed.federation.relay:app"
-"""
 
 # The link ends with the process that started it, also if that one is killed. Flower's control interface, with which
 # code can be run, is on the same port; other users of this machine reach it too, so it wants a secret.
@@ -78,6 +67,13 @@ sys.exit(flower_superlink())
 """
 
 
+class _Sent(NamedTuple):
+    """To whom a letter went, and when."""
+
+    site: str
+    time: float
+
+
 class FlowerLink:
     """Letters to sites, by way of Flower."""
 
@@ -93,7 +89,7 @@ class FlowerLink:
         self.door: Door | None = None
         self._after: list[Callable[[], None]] = []
         self._nodes: dict[str, int] = {}
-        self._who: dict[str, str] = {}  # sites by receipt
+        self._sent: dict[str, _Sent] = {}  # by receipt
         self._relay: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         try:
@@ -113,7 +109,7 @@ class FlowerLink:
         if not letters:
             return {}
         blobs: dict[int, bytes] = {}
-        rows = []
+        rows, now = [], time.monotonic()
         for site, letter in letters.items():
             blobs.setdefault(id(letter.body), letter.body)
             if self.door:
@@ -122,7 +118,7 @@ class FlowerLink:
         answer, _ = self._ask({"do": "send", "letters": rows, "seconds": seconds}, list(blobs.values()))
         pairs = zip(letters, answer["receipts"], strict=True)
         taken = {site: receipt for site, receipt in pairs if receipt}
-        self._who |= {receipt: site for site, receipt in taken.items()}
+        self._sent |= {receipt: _Sent(site, now) for site, receipt in taken.items()}
         return taken
 
     def collect(self, receipts: Collection[str]) -> dict[str, Letter | Absent]:
@@ -131,13 +127,23 @@ class FlowerLink:
             return {}
         answer, blobs = self._ask({"do": "collect", "receipts": sorted(receipts)})
         replies = {receipt: _read(found, blobs) for receipt, found in answer["found"].items()}
-        over = self.door.over if self.door else {}
         for receipt in receipts:
-            if (limit := over.get(self._nodes[self._who[receipt]])) is not None:
-                replies[receipt] = Absent(f"its message is over the limit of {limit:,} bytes", refused=True)
+            if (why := self._nothing_will_come(self._sent[receipt], receipt in replies)) is not None:
+                replies[receipt] = why
         for receipt in replies:
-            del self._who[receipt]
+            del self._sent[receipt]
         return replies
+
+    def _nothing_will_come(self, sent: _Sent, answered: bool) -> Absent | None:
+        """Why a letter stays without an answer, which Flower does not say of a site that was away only shortly."""
+        if self.door is None:
+            return None
+        node = self._nodes[sent.site]
+        if (limit := self.door.over.get(node)) is not None:
+            return Absent(f"its message is over the limit of {limit:,} bytes", refused=True)
+        if not answered and sent.time < self.door.begun.get(node, sent.time):
+            return Absent("the site was started anew, or connected anew")
+        return None
 
     def on_close(self, also: Callable[[], None]) -> None:
         """Something else to end with the link."""
@@ -187,7 +193,9 @@ class FlowerLink:
             waiting.listen(1)
             waiting.settimeout(0.5)
             self._launch(path)
-            self._register()
+            self._wait_until_open()
+            authority = (self._folder / "keys" / "ca.crt").read_bytes()
+            self._nodes = register(f"127.0.0.1:{self._port}", authority, self._secret, self._sites)
             end = time.monotonic() + START_TIME
             while self._relay is None:
                 if time.monotonic() > end or self._process is None or self._process.poll() is not None:
@@ -219,27 +227,6 @@ class FlowerLink:
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
             )
 
-    def _register(self) -> None:
-        """Tell Flower whose keys are welcome, and start the relay."""
-        from flwr.cli.build import build_fab_from_files  # noqa: PLC0415
-        from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest  # noqa: PLC0415
-        from flwr.proto.fab_pb2 import Fab  # noqa: PLC0415
-        from flwr.supercore.control import ControlHttpClient  # noqa: PLC0415
-        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor  # noqa: PLC0415
-
-        self._wait_until_open()
-        interceptors = [RuntimeVersionHttpInterceptor(component_name="flwr-cli"), _WithSecret(self._secret)]
-        certificate = (self._folder / "keys" / "ca.crt").read_bytes()
-        with ControlHttpClient.from_server_address(
-            f"127.0.0.1:{self._port}", False, certificate, interceptors
-        ) as control:
-            for site, key in self._sites.items():
-                self._nodes[site] = control.RegisterNode(RegisterNodeRequest(public_key=key, name=site)).node_id
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of Flower's own use of another library
-                content = build_fab_from_files({"pyproject.toml": _APP.encode()})[0]
-            control.StartRun(StartRunRequest(fab=Fab(content=content)))
-
     def _wait_until_open(self) -> None:
         end = time.monotonic() + START_TIME
         while True:
@@ -263,18 +250,6 @@ class FlowerLink:
             with suppress(ProcessLookupError, PermissionError):  # what it started and has not ended itself
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process = None
-
-
-class _WithSecret:
-    """Says with every call that it comes from this process."""
-
-    def __init__(self, secret: str) -> None:
-        self._secret = secret
-
-    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
-        """One call."""
-        context.request.headers["semifed-secret"] = self._secret
-        return call_next(context)
 
 
 def _read(found: Mapping[str, Any], blobs: list[bytes]) -> Letter | Absent:
