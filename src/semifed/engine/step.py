@@ -108,12 +108,12 @@ class Stepper:
 
     def _pulled(self, gradients: Sequence[Tensor]) -> Tensor:
         """Where there is any gradient at all: a loss without rows moves nothing, not by weight decay either."""
-        small, *others = (self._flat(gradient) for gradient in sorted(gradients, key=Tensor.numel))
-        pulled = small.any(-1)
+        small, *others = sorted(gradients, key=Tensor.numel)  # the first nearly always answers
+        pulled = self._flat(small).any(-1)
         for gradient in others:
             if bool(pulled.all()):
                 break
-            pulled = pulled | gradient.any(-1)
+            pulled = pulled | self._flat(gradient).any(-1)
         return pulled
 
     def _flat(self, gradient: Tensor) -> Tensor:
