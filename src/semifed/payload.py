@@ -15,6 +15,8 @@ from torch import Tensor
 from semifed.errors import SemifedError
 from semifed.params import Params, expand_as
 
+Bytes = bytes | memoryview
+
 _MAGIC = b"SFP1"
 _LONGEST_HEADER = 2**22
 _MOST_AXES = 16  # of a tensor, and names on the way to it
@@ -57,7 +59,8 @@ def pack(payload: Mapping[str, Any]) -> bytes:
     """A payload as bytes: magic, header length, JSON header, then the values in order."""
     entries = list(_walk(payload, ()))
     header = json.dumps([entry.header() for entry in entries], separators=(",", ":")).encode()
-    return b"".join([_MAGIC, len(header).to_bytes(8, "little"), header, *(entry.body() for entry in entries)])
+    bodies = (piece for entry in entries for piece in entry.body())
+    return b"".join([_MAGIC, len(header).to_bytes(8, "little"), header, *bodies])
 
 
 def unpack(data: bytes, limit: int = 2**31) -> dict[str, Any]:
@@ -65,11 +68,12 @@ def unpack(data: bytes, limit: int = 2**31) -> dict[str, Any]:
     if len(data) > limit:
         raise PayloadError(f"a message of {len(data):,} bytes is over the limit of {limit:,}")
     heads, end = _read_header(data)
+    pieces = memoryview(data)  # whose slices are no copies
     if sum(head.memory for head in heads) > limit:
         raise PayloadError(f"the tensors of the message are over the limit of {limit:,} bytes")
     tree: dict[str, Any] = {}
     for head in heads:
-        piece = data[end : end + head.length]
+        piece = pieces[end : end + head.length]
         if len(piece) != head.length:
             raise PayloadError(f"the message is cut short inside {head.place}")
         end += head.length
@@ -149,12 +153,13 @@ class _Entry(NamedTuple):
         sent = None if self.sent is None else list(self.sent.shape)
         return [list(self.path), _NAMES[self.value.dtype], list(self.value.shape), self.form, self.size, sent]
 
-    def body(self) -> bytes:
+    def body(self) -> Iterator[Bytes]:
         if self.sent is None or self.form in ("whole", "nothing", "empty"):
-            return _bytes(self.value) if self.form == "whole" else b""
+            yield _bytes(self.value) if self.form == "whole" else b""
+            return
         flat = self.sent.flatten()
-        where = _bytes(flat.nonzero()[:, 0].to(torch.int32)) if self.form == "index" else _bits(flat)
-        return where + _bytes(self.value.flatten()[expand_as(self.sent, self.value).expand_as(self.value).flatten()])
+        yield _bytes(flat.nonzero()[:, 0].to(torch.int32)) if self.form == "index" else _bits(flat)
+        yield _bytes(self.value.flatten()[expand_as(self.sent, self.value).expand_as(self.value).flatten()])
 
 
 class _Head(NamedTuple):
@@ -192,7 +197,7 @@ class _Head(NamedTuple):
             raise ValueError(f"an entry has an impossible form: {str(head)[:80]}")
         return _Head(tuple(path), _DTYPES[dtype], tuple(shape), form, length, None if sent is None else tuple(sent))
 
-    def plant(self, tree: dict[str, Any], piece: bytes) -> None:
+    def plant(self, tree: dict[str, Any], piece: Bytes) -> None:
         """Put what the bytes hold where the path says."""
         if self.form == "empty" and not piece:
             _plant(tree, self.path, {} if self.sent is None else Partial({}, {}))
@@ -203,7 +208,7 @@ class _Head(NamedTuple):
         else:
             _plant_partial(tree, self.path, value, sent)
 
-    def read_body(self, piece: bytes) -> tuple[Tensor, Tensor]:
+    def read_body(self, piece: Bytes) -> tuple[Tensor, Tensor]:
         """The value with zeros in the gaps, and what was sent."""
         if self.form not in ("index", "bitmap"):
             if self.length != (math.prod(self.shape) * self.dtype.itemsize if self.form == "whole" else 0):
@@ -219,7 +224,7 @@ class _Head(NamedTuple):
         value.view(-1)[expand_as(mask, value).expand_as(value).flatten()] = self._values(rest)
         return value, mask
 
-    def _mask(self, piece: bytes) -> tuple[Tensor, bytes]:
+    def _mask(self, piece: Bytes) -> tuple[Tensor, Bytes]:
         count = math.prod(self.sent or ())
         if self.form == "bitmap":
             length = -(-count // 8)
@@ -236,7 +241,7 @@ class _Head(NamedTuple):
         mask[index] = True
         return mask.reshape(self.sent or ()), piece[4 * entries :]
 
-    def _values(self, data: bytes) -> Tensor:
+    def _values(self, data: Bytes) -> Tensor:
         values = _tensor(data, self.dtype)
         if self.dtype is torch.bool and bool((values.view(torch.uint8) > 1).any()):
             raise PayloadError(f"{self.place} has bytes that are neither true nor false")
@@ -269,15 +274,16 @@ def _plant_partial(tree: dict[str, Any], path: tuple[str, ...], value: Tensor, s
     node.values[name], node.sent[name] = value, sent
 
 
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+def _bytes(tensor: Tensor) -> Bytes:
+    """The values as they lie in memory; no copy where they are on the CPU and in order."""
+    return tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().data if tensor.numel() else b""
 
 
-def _tensor(data: bytes, dtype: torch.dtype) -> Tensor:
+def _tensor(data: Bytes, dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
 
 
-def _bits(mask: Tensor) -> bytes:
+def _bits(mask: Tensor) -> Bytes:
     padded = torch.zeros(-(-mask.numel() // 8) * 8, dtype=torch.uint8)
     padded[: mask.numel()] = mask
     return _bytes((padded.reshape(-1, 8) << torch.arange(8, dtype=torch.uint8)).sum(1).to(torch.uint8))
