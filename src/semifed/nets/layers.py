@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from semifed.nets.kernels import dropout_scales
+from semifed.nets.kernels.batch_norm import batch_norm, scaled
 
 
 class KeyedDropout(nn.Module):
@@ -63,28 +64,13 @@ class BatchNorm(nn.Module):
         self.fresh = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training or self.running_mean is None or self.running_var is None:
-            mean, variance = self._measure(x)
-        else:
-            mean, variance = self.running_mean, self.running_var
-        shape = (1, -1, *[1] * (x.dim() - 2))
-        scale = (variance + self.eps).rsqrt()
-        scale = scale if self.weight is None else scale * self.weight
-        offset = -mean * scale if self.bias is None else self.bias - mean * scale
-        return x * scale.reshape(shape) + offset.reshape(shape)
-
-    def _measure(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the real rows; the running ones are moved towards them."""
-        real = self.real.to(x.dtype).expand(x.shape[0]).reshape(-1, *[1] * (x.dim() - 1))
-        axes = [0, *range(2, x.dim())]
-        count = real.sum() * x.shape[2:].numel()
-        mean = (x * real).sum(axes) / count.clamp(min=1)
-        centred = (x - mean.reshape(1, -1, *[1] * (x.dim() - 2))) * real
-        # Without any real row the variance is 1, or rows of padding would grow from layer to layer.
-        variance = (centred**2).sum(axes) / count.clamp(min=1) + (count == 0)
+        if not self.training and self.running_mean is not None and self.running_var is not None:
+            return scaled(x, self.running_mean, self.running_var, self.weight, self.bias, self.eps)
+        real = self.real.expand(x.shape[0])
+        y, mean, variance = batch_norm(x, real, self.weight, self.bias, self.eps)
         if self.running_mean is not None:
-            self._move_statistics(mean.detach(), variance.detach(), count)
-        return mean, variance
+            self._move_statistics(mean.detach(), variance.detach(), real.sum() * x.shape[2:].numel())
+        return y
 
     @torch.no_grad()
     def _move_statistics(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:

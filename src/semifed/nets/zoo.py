@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from semifed.errors import SettingError
 from semifed.nets.kernels import ConvPoolRelu, Linear
+from semifed.nets.kernels.convolve import Conv3x3
 from semifed.nets.net import Net, Shape, in_words
 from semifed.nets.own import make_own
 from semifed.settings import Settings, nearest, option
@@ -82,8 +83,8 @@ def cifar_cnn(shape: Shape, classes: int, norm: Norm) -> nn.Module:
     """Six 3x3 convolutions in three pooled blocks, then 1024 and 512 units (FedSiam and FedCon, CIFAR-10, SVHN)."""
 
     def block(channels: int, middle: int, out: int) -> list[nn.Module]:
-        first = [nn.Conv2d(channels, middle, 3, padding=1), *_norm(norm, middle), nn.ReLU()]
-        return [*first, nn.Conv2d(middle, out, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        first = [Conv3x3(channels, middle), *_norm(norm, middle), nn.ReLU()]
+        return [*first, Conv3x3(middle, out), nn.ReLU(), nn.MaxPool2d(2)]
 
     features = nn.Sequential(
         *block(shape[0], 32, 64), *block(64, 128, 128), nn.Dropout2d(0.05), *block(128, 256, 256), nn.Flatten()
@@ -122,7 +123,7 @@ class _Residual(nn.Module):
         return x + changed
 
 
-class _ScaledConv(nn.Conv2d):
+class _ScaledConv(Conv3x3):
     """A convolution whose first weights have variance 1 / fan-in, cut off at two deviations (FedMatch)."""
 
     def reset_parameters(self) -> None:
@@ -144,7 +145,7 @@ def resnet9(shape: Shape, classes: int, norm: Norm) -> nn.Module:
     """ResNet-9 without biases (FedMatch's later version, FedMix; SSFL with group normalisation)."""
 
     def conv(channels: int, out: int) -> list[nn.Module]:
-        return [_ScaledConv(channels, out, 3, padding=1, bias=False), *_norm(norm, out), nn.ReLU()]
+        return [_ScaledConv(channels, out, bias=False), *_norm(norm, out), nn.ReLU()]
 
     def residual(channels: int) -> nn.Module:
         return _Residual([*conv(channels, channels), *conv(channels, channels)])

@@ -24,6 +24,9 @@ FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-exceptions", "-fno-rtti"
 VARIANTS = (("-march=native",), ())
 """Tried in this order: a compiler that does not know its processor still builds the plain form."""
 
+NATIVE = "compiled for this processor"
+"""How the first of them is noted."""
+
 HERE = Path(__file__).parent
 
 
@@ -91,7 +94,7 @@ class _Build:
         ingredients = [*texts, *(flag.encode() for flag in flags), _processor().encode()]
         digest = hashlib.blake2b(b"\0".join(ingredients), digest_size=10).hexdigest()
         self.path = _cache() / digest / "kernel.so"
-        self.note = "compiled for this processor" if "-march=native" in flags else "compiled"
+        self.note = NATIVE if "-march=native" in flags else "compiled"
 
     def run(self, compiler: str) -> tuple[Path | None, str]:
         """The finished library, or what the compiler had to say."""
