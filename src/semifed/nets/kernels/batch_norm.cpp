@@ -37,7 +37,7 @@ extern "C" int batch_norm_forward(const shape *s, const float *x, const uint8_t 
     const size_t size = (size_t)pixels * channels;
     const double count = counted(s, real), divisor = count ? count : 1;
     double *totals = (double *)calloc(2 * channels, sizeof(double));
-    float *scale = (float *)malloc(2 * channels * sizeof(float)), *offset = scale + channels;
+    float *scale = (float *)malloc(2 * channels * sizeof(float)), *level = scale + channels;
     if (!totals || !scale) return free(totals), free(scale), 1;
 
     for (int r = 0; r < s->rows; r++) {
@@ -54,10 +54,10 @@ extern "C" int batch_norm_forward(const shape *s, const float *x, const uint8_t 
         variance[c] = count ? (float)(squares[c] / divisor) : 1;
         inverse[c] = 1 / sqrtf(variance[c] + eps);
         scale[c] = weight ? inverse[c] * weight[c] : inverse[c];
-        offset[c] = (bias ? bias[c] : 0) - mean[c] * scale[c];
+        level[c] = bias ? bias[c] : 0;
     }
     for (size_t p = 0; p < (size_t)s->rows * pixels; p++)
-        for (int c = 0; c < channels; c++) y[p * channels + c] = x[p * channels + c] * scale[c] + offset[c];
+        for (int c = 0; c < channels; c++) y[p * channels + c] = (x[p * channels + c] - mean[c]) * scale[c] + level[c];
     return free(totals), free(scale), 0;
 }
 
