@@ -122,7 +122,7 @@ def main() -> None:
     short = "--short" in sys.argv
     siamese = Case("mnist-cnn", FedSiamMT(repeat=1), 10, 20 if short else 60)
     show(siamese, measure(siamese, 4 if short else 12))
-    # In the full form visits of 120 images: what is sent, 23 MB there and back a visit, counts for what it does in a run.
+    # In the full form visits of 120 images, as runs have them: 23 MB are sent there and back for each.
     large = Case("cifar-cnn", FedAvg(), 10, 1 if short else 12)
     times = measure(large, 2 if short else 4)
     show(large, times)

@@ -26,6 +26,7 @@ from semifed.engine.assemble import Assembly, assemble
 from semifed.engine.attack import SENT, Hostile
 from semifed.engine.chunks import Answer, Chunk, cut, pack_chunks, read_answers, that_can_be_sent, train_chunk
 from semifed.engine.local import Clients, Outcome, Task, Workshop
+from semifed.engine.pipes import receive, send
 from semifed.engine.ray_workers import RayWorkers
 from semifed.errors import RunError, SettingError
 from semifed.experiment import Experiment
@@ -107,11 +108,11 @@ class Workers:
         while len(answers) < len(chunks):
             while free and len(answers) + len(busy) < len(chunks):
                 place = len(answers) + len(busy)
-                free[0].send((round, chunks[place]))
+                send(free[0], (round, chunks[place]))
                 busy[free.pop(0)] = place
             ready = wait(list(busy))
             for worker in [one for one in busy if one in ready]:
-                answers[busy.pop(worker)] = worker.recv()
+                answers[busy.pop(worker)] = receive(worker)
                 free.append(worker)
         return [answers[place] for place in range(len(chunks))]
 
@@ -171,12 +172,12 @@ def _work(main: Connection, experiment: Experiment, dataset: Dataset, scenario: 
     workshop = assemble(experiment, dataset, scenario).workshop
     with suppress(EOFError, BrokenPipeError):  # the main process is gone
         while True:
-            round, chunk = main.recv()
+            round, chunk = receive(main)
             try:
                 answer: Any = train_chunk(workshop, round, chunk)
             except Exception as error:
                 answer = that_can_be_sent(error, experiment)
-            main.send(answer)
+            send(main, answer)
 
 
 def _end_with_main_process() -> None:
