@@ -15,6 +15,7 @@ from torch.func import functional_call, vmap
 from convolutions import AVAILABLE, CASES, FIRST, SECOND, Case, assert_near, assert_same, compiled, gradients
 from semifed.nets import kernels
 from semifed.nets.kernels import library, operations
+from semifed.nets.kernels.launch import launch
 from semifed.nets.net import Net
 from semifed.nets.zoo import NetSettings, make
 
@@ -138,8 +139,8 @@ def test_nothing_is_read_or_written_beside_the_tensors() -> None:
         assert code is not None
         rooms = [among(7, torch.zeros(one.shape)) for one in (y, x, weight, bias)]
         codes, winner = among(7, torch.zeros(y.shape, dtype=torch.uint8))
-        operations._call(code._forward, shape, x, weight, bias, rooms[0][1], winner)
-        operations._call(code._backward, shape, torch.ones_like(y), x, weight, winner, *(own for _, own in rooms[1:]))
+        launch(code._forward, shape, x, weight, bias, rooms[0][1], winner)
+        launch(code._backward, shape, torch.ones_like(y), x, weight, winner, *(own for _, own in rooms[1:]))
         assert all(room[:64].eq(7).all() and room[-64:].eq(7).all() for room in [codes, *(room for room, _ in rooms)])
         assert not any(own.isnan().any() for _, own in rooms)
 

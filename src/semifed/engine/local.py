@@ -7,7 +7,7 @@ taken in another order: parameters then agree to about 1e-6 a round, not to the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -187,6 +187,11 @@ class Workshop:
             for place in range(len(tasks))
         ]
 
+    @cached_property
+    def _cohort(self) -> Stepper:
+        """Trains the clients of a chunk together; one for all rounds, since it learns from the steps it has done."""
+        return Stepper(self.net, self.method.client(), self.training, True, self._pace())
+
     def _pace(self) -> Pace | None:
         """The method's own pace, if it has one: most have none, and it costs time in every step."""
         return None if type(self.method).pace is Method.pace else self.method.pace
@@ -203,7 +208,8 @@ class Workshop:
         self, role: "Role", starts: Sequence[Parts], plans: Sequence[Plan], when: When, mapped: bool
     ) -> tuple[Parts, Seen, Params]:
         """The parts after all steps, the mean of what was seen over a trainee's own steps, and its audit."""
-        stepper = Stepper(self.net, role.moves, role.training, mapped, self._pace())
+        alone = None if mapped else Stepper(self.net, role.moves, role.training, False, self._pace())
+        stepper = alone or self._cohort
         stream = Stream(plans, role.pools, self.images, self.views, when)
         layout = torch.channels_last if self.form.channels_last and not mapped else torch.contiguous_format
         # A new tensor object for every leaf, so that two parts never share a buffer that one of them moves.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from semifed.nets.kernels import library
+from semifed.nets.kernels.launch import launch
 
 Gradients = tuple[Tensor | None, Tensor, Tensor]
 
@@ -40,7 +41,7 @@ class Convolution:
         sides = (pooled(size, weight.shape[-1], self._padding) for size in (height, width))
         y = x.new_empty((*clients, rows, weight.shape[-4], *sides))
         winner = torch.empty_like(y, dtype=torch.uint8)
-        _call(self._forward, self._shape(x, weight), x, weight, bias, y, winner)
+        launch(self._forward, self._shape(x, weight), x, weight, bias, y, winner)
         return y, winner
 
     def backward(self, grad: Tensor, x: Tensor, weight: Tensor, known: Tensor, wants_x: bool) -> Gradients:
@@ -48,7 +49,7 @@ class Convolution:
         grad_x = torch.empty_like(x) if wants_x else None
         grad_weight, grad_bias = torch.empty_like(weight), weight.new_empty(weight.shape[:-3])
         of = self._shape(x, weight)
-        _call(self._backward, of, grad, x, weight, winner, grad_x, grad_weight, grad_bias)
+        launch(self._backward, of, grad, x, weight, winner, grad_x, grad_weight, grad_bias)
         return grad_x, grad_weight, grad_bias
 
     def _shape(self, x: Tensor, weight: Tensor) -> Any:
@@ -65,14 +66,14 @@ class Product:
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
         y = x.new_empty((*x.shape[:-1], weight.shape[-2]))
-        _call(self._forward, self._shape(x, weight), x, weight, bias, y)
+        launch(self._forward, self._shape(x, weight), x, weight, bias, y)
         return y, x.new_empty((*x.shape[:-2], 0))
 
     def backward(self, grad: Tensor, x: Tensor, weight: Tensor, known: Tensor, wants_x: bool) -> Gradients:
         x, weight, grad = x.contiguous(), weight.contiguous(), grad.contiguous()
         grad_x = torch.empty_like(x) if wants_x else None
         grad_weight, grad_bias = torch.empty_like(weight), weight.new_empty(weight.shape[:-1])
-        _call(self._backward, self._shape(x, weight), grad, x, weight, grad_x, grad_weight, grad_bias)
+        launch(self._backward, self._shape(x, weight), grad, x, weight, grad_x, grad_weight, grad_bias)
         return grad_x, grad_weight, grad_bias
 
     @staticmethod
@@ -92,7 +93,7 @@ class Dropout:
         """For every key `count` numbers: 0 with the probability, else what keeps the mean as it was."""
         scales = torch.empty((*keys.shape, count))
         shape = _integers(keys.numel(), count, _threshold(probability), len(folds))
-        self._scales(shape, keys.contiguous().data_ptr(), _folds(*folds), scales.data_ptr(), _kept_scale(probability))
+        launch(self._scales, shape, keys.contiguous(), _folds(*folds), scales, _kept_scale(probability))
         return scales
 
 
@@ -160,9 +161,3 @@ def _function(code: ctypes.CDLL, name: str, tensors: int) -> Any:
     function = code[name]
     function.argtypes = [ctypes.c_void_p] * (1 + tensors)
     return function
-
-
-def _call(function: Any, shape: Any, *tensors: Tensor | None) -> None:
-    """Hand a function the addresses of tensors, which the caller keeps alive."""
-    if function(shape, *[None if tensor is None else tensor.data_ptr() for tensor in tensors]):
-        raise MemoryError("a kernel found no memory to work in")
