@@ -164,6 +164,13 @@ def test_a_function_that_fails_says_what_it_always_says() -> None:
             recorded(torch.ones(1))
 
 
+def test_results_may_lie_in_memory_as_they_like() -> None:
+    recorded = Recorded(lambda x: (x[:, :1].expand(1, 4)[:, 0], x.transpose(0, 1), x > 0, x.sum()))
+    for number in range(6):
+        x = torch.arange(4.0).reshape(1, 4) - number
+        assert equal(recorded(x), (x[:, 0], x.transpose(0, 1), x > 0, x.sum()))
+
+
 def test_not_more_forms_are_remembered_than_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "MOST", 4)
     recorded = Recorded(lambda x: x + 1)

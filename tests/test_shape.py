@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 import semifed
+from semifed.cli import COMMANDS
 
 ROOT = Path(semifed.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-ENTRANCES = ("semifed", "semifed.cli", "semifed.__main__", "semifed.federation.relay")
+COMMAND_FILES = {f"semifed.commands.{place.partition(':')[0]}" for place in COMMANDS.values()}
+ENTRANCES = ("semifed", "semifed.cli", "semifed.__main__", "semifed.federation.relay", *COMMAND_FILES)
 
 ORDER: list[set[str]] = [
     {"errors", "keys", "writing", "batch", "params"},

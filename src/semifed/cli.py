@@ -6,30 +6,61 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import click
 
 from semifed import __version__
-from semifed.commands.check import check
-from semifed.commands.compare import compare
-from semifed.commands.doctor import doctor
-from semifed.commands.federation import join, keys, serve, status
-from semifed.commands.listing import listing
-from semifed.commands.new import new
-from semifed.commands.plan import plan
-from semifed.commands.report import report
-from semifed.commands.reproduce import reproduce
-from semifed.commands.run import run
-from semifed.commands.split import split
-from semifed.commands.sweep import sweep
-from semifed.commands.trained import export_command, next_command, predict_command
-from semifed.commands.watch import watch
 from semifed.errors import SemifedError, StoppedError
 
+COMMANDS = {
+    "run": "run:run",
+    "sweep": "sweep:sweep",
+    "watch": "watch:watch",
+    "plan": "plan:plan",
+    "compare": "compare:compare",
+    "report": "report:report",
+    "reproduce": "reproduce:reproduce",
+    "doctor": "doctor:doctor",
+    "list": "listing:listing",
+    "split": "split:split",
+    "check": "check:check",
+    "new": "new:new",
+    "predict": "trained:predict_command",
+    "next": "trained:next_command",
+    "export": "trained:export_command",
+    "keys": "federation:keys",
+    "serve": "federation:serve",
+    "join": "federation:join",
+    "status": "federation:status",
+}
+"""In which file of semifed.commands each command stands, and under which name."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class Commands(MutableMapping[str, click.Command]):
+    """All commands by name; the file of one is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        file, _, within = COMMANDS[name].partition(":")
+        command: click.Command = getattr(import_module(f"semifed.commands.{file}"), within)
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        raise TypeError("commands stand in COMMANDS")
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError("commands stand in COMMANDS")
+
+
+@click.group(commands=Commands(), context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.option("--no-colour", "--no-color", is_flag=True, help="No colours, as with the variable NO_COLOR.")
@@ -45,32 +76,7 @@ def cli(debug: bool, no_colour: bool) -> None:
     """
 
 
-COMMANDS = (
-    run,
-    sweep,
-    watch,
-    plan,
-    compare,
-    report,
-    reproduce,
-    doctor,
-    listing,
-    split,
-    check,
-    new,
-    predict_command,
-    next_command,
-    export_command,
-    keys,
-    serve,
-    join,
-    status,
-)
-
 COLOURLESS = frozenset({"--no-colour", "--no-color"})
-
-for command in COMMANDS:
-    cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -5,15 +5,15 @@ import os
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 from urllib import request
 from urllib.error import HTTPError, URLError
 
-from rich.console import Console
-from rich.progress import DownloadColumn, Progress, TimeRemainingColumn
-
 from semifed.errors import DataError
 from semifed.writing import replacing
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 VARIABLE = "SEMIFED_DATA"
 LARGEST = 256 * 2**20  # bytes; the largest official file has 182 million
@@ -111,8 +111,11 @@ def _opener() -> request.OpenerDirector:
     return opener
 
 
-def _progress() -> Progress:
+def _progress() -> "Progress":
     """A bar on standard error, and only where somebody watches."""
+    from rich.console import Console  # noqa: PLC0415  most runs download nothing
+    from rich.progress import DownloadColumn, Progress, TimeRemainingColumn  # noqa: PLC0415
+
     console = Console(stderr=True)
     columns = (*Progress.get_default_columns()[:2], DownloadColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

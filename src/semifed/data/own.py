@@ -14,11 +14,9 @@ from semifed.data.decoded import keep, recall
 from semifed.data.download import cache_folder
 from semifed.data.file_settings import FileSettings, kind_of, short_name
 from semifed.data.folders import Listing, survey
-from semifed.data.hub import read_hub
 from semifed.data.raw import Raw, number_names
 from semifed.data.readers import Samples
 from semifed.data.sources import Dataset, fingerprints
-from semifed.data.tables import read_csv_table, read_parquet_tables
 from semifed.errors import DataError, SettingError
 
 MAY_SKIP = ("missing file", "wrong row")
@@ -44,6 +42,11 @@ def read(data: str, data_dir: Path | None, settings: FileSettings, *, skip_corru
             return read_folder(survey(place, settings), settings, skip_corrupt)
         case "npz":
             return read_npz(place, settings)
+
+    from semifed.data.hub import read_hub  # noqa: PLC0415  these import pyarrow, which takes a while
+    from semifed.data.tables import read_csv_table, read_parquet_tables  # noqa: PLC0415
+
+    match kind:
         case "parquet":
             return read_parquet_tables(place, settings, skip_corrupt)
         case "csv":

@@ -15,11 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from semifed.errors import DataError
@@ -100,6 +97,9 @@ def read_parquet(path: Path, count: int) -> tuple[Samples, list[int]]:
 
     The images of corrupt rows are left out; whether that is acceptable is for the caller to say.
     """
+    import pyarrow  # noqa: PLC0415  it takes a while, and embedded data do not need it
+    from PIL import Image  # noqa: PLC0415
+
     images: NDArray[np.uint8] = np.zeros((count, SIDE, SIDE, 3), np.uint8)
     labels: list[int | None] = []
     corrupt: list[int] = []
@@ -186,6 +186,8 @@ def _archive(path: Path, names: Mapping[str, str], size: int) -> Iterator[tuple[
 
 def _rows(path: Path, count: int) -> Iterator[tuple[list[bytes | None], list[int | None]]]:
     """Encoded images and labels, some rows at a time."""
+    import pyarrow.parquet  # noqa: PLC0415
+
     with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
         names = file.schema_arrow.names
         column = next((name for name in ("img", "image") if name in names), None)
@@ -207,6 +209,8 @@ def _rows(path: Path, count: int) -> Iterator[tuple[list[bytes | None], list[int
 
 
 def _decode(content: bytes | None) -> NDArray[np.uint8]:
+    from PIL import Image  # noqa: PLC0415
+
     with Image.open(io.BytesIO(content or b""), formats=("PNG", "JPEG")) as image:
         # Checked before the pixels are unpacked: a small file can claim to be a huge image.
         if image.size != (SIDE, SIDE) or image.mode != "RGB":

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from semifed import keys
-from semifed.data import own, sources, views
 from semifed.data import scenario as scenarios
+from semifed.data import sources, views
+from semifed.data.file_settings import kind_of
 from semifed.data.scenario import Scenario
 from semifed.data.sources import Dataset
 from semifed.data.vector_views import vector_views
@@ -139,6 +140,11 @@ def load_data(experiment: Experiment, data_dir: Path | None) -> Dataset:
     if isinstance(experiment.data, Dataset):
         return experiment.data
     skip_corrupt = experiment.scenario.skip_corrupt
+    if not kind_of(experiment.data):
+        return sources.load(experiment.data, data_dir, skip_corrupt=skip_corrupt)
+
+    from semifed.data import own  # noqa: PLC0415  it imports what reads images, which takes a while
+
     return own.load(experiment.data, data_dir, experiment.files, skip_corrupt=skip_corrupt)
 
 

@@ -10,7 +10,7 @@ if not, or if something was done that cannot be written down, the function stays
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from semifed.params import leaves, tree_map
 MOST = 128
 """Forms of arguments that a function remembers."""
 
-_shape, _dtype, _stride = attrgetter("shape"), attrgetter("dtype"), methodcaller("stride")
+_shape, _dtype = attrgetter("shape"), attrgetter("dtype")
 
 
 class Recorded:
@@ -37,9 +37,10 @@ class Recorded:
     def __call__(self, *arguments: Any) -> Any:
         names, tensors = list[Any](), list[Tensor]()
         _take_apart(arguments, names, tensors)
-        shapes = (*map(_shape, tensors), *map(_stride, tensors), *map(_dtype, tensors))
+        shapes = (*map(_shape, tensors), *map(Tensor.stride, tensors), *map(_dtype, tensors))
         form = (*names, *shapes, library.switched_off())
-        return self._ways.get(form, self._first)(form, arguments, tensors)
+        way: Callable[..., Any] = self._ways.get(form, self._first)
+        return way(form, arguments, tensors)
 
     def _first(self, form: Any, arguments: Any, _tensors: Sequence[Tensor]) -> Any:
         if len(self._ways) >= MOST:
@@ -98,4 +99,4 @@ def _same_bits(one: Any, other: Any) -> bool:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+    return tensor.detach().reshape(-1).clone(memory_format=torch.contiguous_format).view(torch.uint8)
