@@ -193,7 +193,9 @@ def test_every_method_is_replayed_with_the_same_bits(name: str, monkeypatch: pyt
         tasks = [Task(at, down, method.enroll(assembly.net, down, 0), 1) for at, down in enumerate(downs)]
         done = assembly.workshop.train(0, tasks)
         ways = [
-            way for pull in assembly.workshop._cohort._pulls.values() for way in getattr(pull, "_ways", {}).values()
+            way
+            for pull in assembly.workshop._client_steps._pulls.values()
+            for way in getattr(pull, "_ways", {}).values()
         ]
         return [(one.up, one.kept, one.terms, one.notes, one.audit) for one in done], ways
 

@@ -138,8 +138,9 @@ class Workshop:
         visit = plan(role.pools, supply, role.training, keys.key(self.seed, "server", round))
         if not role.moves or not visit.steps:
             return server, {}
-        parts, seen, _ = self._steps(role, [server], [visit], When(round, self.rounds, [round + 1]), mapped=False)
-        return parts, _at(seen.terms, 0)
+        when = When(round, self.rounds, [round + 1])
+        parts, seen, _ = self._steps(self._server_steps, role.pools, [server], [visit], when)
+        return (at(parts, 0) if self.form.mapped else parts), _at(seen.terms, 0)
 
     def train_trusted(self, round: int, task: Task) -> Parts:
         """What a client would send that holds the server's images with labels, read with and without these."""
@@ -150,7 +151,8 @@ class Workshop:
             role.pools, _supply(index, index, self.labels), role.training, keys.key(self.seed, "trusted", round)
         )
         start, when = method.start(task.down, task.kept), When(round, self.rounds, [task.visits])
-        parts, _, _ = self._steps(role, [start], [visit], when, mapped=False)
+        alone = Stepper(self.net, role.moves, role.training, False, self._pace())
+        parts, _, _ = self._steps(alone, role.pools, [start], [visit], when)
         return method.upload(self.net, parts, task.down)
 
     def settle(self, server: Parts) -> Parts:
@@ -167,7 +169,7 @@ class Workshop:
         plans = [self._plan(role, round, task.client) for task in tasks]
         starts = [method.start(task.down, task.kept) for task in tasks]
         when = When(round, self.rounds, [task.visits for task in tasks])
-        parts, seen, audit = self._steps(role, starts, plans, when, self.form.mapped)
+        parts, seen, audit = self._steps(self._client_steps, role.pools, starts, plans, when)
         if self.form.mapped:
             up = torch.func.vmap(partial(method.upload, self.net))(parts, stack([task.down for task in tasks]))
             # What is kept is a copy: a view would hold on to the storage of the whole chunk.
@@ -188,9 +190,14 @@ class Workshop:
         ]
 
     @cached_property
-    def _cohort(self) -> Stepper:
-        """Trains the clients of a chunk together; one for all rounds, since it learns from the steps it has done."""
-        return Stepper(self.net, self.method.client(), self.training, True, self._pace())
+    def _client_steps(self) -> Stepper:
+        """The steps of clients; one for all rounds, since a mapped one learns from those it has done."""
+        return Stepper(self.net, self.method.client(), self.training, self.form.mapped, self._pace())
+
+    @cached_property
+    def _server_steps(self) -> Stepper:
+        """Those of the server, which is mapped as a chunk of one where clients are: replayed steps are quicker."""
+        return Stepper(self.net, self.method.server(), self.server_training, self.form.mapped, self._pace())
 
     def _pace(self) -> Pace | None:
         """The method's own pace, if it has one: most have none, and it costs time in every step."""
@@ -205,12 +212,10 @@ class Workshop:
         return plan(role.pools, supply, role.training, keys.key(self.seed, "visit", round, client))
 
     def _steps(
-        self, role: "Role", starts: Sequence[Parts], plans: Sequence[Plan], when: When, mapped: bool
+        self, stepper: Stepper, pools: Mapping[str, Pool], starts: Sequence[Parts], plans: Sequence[Plan], when: When
     ) -> tuple[Parts, Seen, Params]:
         """The parts after all steps, the mean of what was seen over a trainee's own steps, and its audit."""
-        alone = None if mapped else Stepper(self.net, role.moves, role.training, False, self._pace())
-        stepper = alone or self._cohort
-        stream = Stream(plans, role.pools, self.images, self.views, when)
+        mapped, stream = stepper.mapped, Stream(plans, pools, self.images, self.views, when)
         layout = torch.channels_last if self.form.channels_last and not mapped else torch.contiguous_format
         # A new tensor object for every leaf, so that two parts never share a buffer that one of them moves.
         parts = tree_map(Tensor.detach, stack(starts) if mapped else lay_out(starts[0], layout))

@@ -48,7 +48,7 @@ class Stepper:
     def __init__(
         self, net: Net, moves: Sequence[Move], training: Training, mapped: bool, pace: Pace | None = None
     ) -> None:
-        self._net, self._moves, self._training, self._mapped = net, moves, training, mapped
+        self._net, self._moves, self._training, self.mapped = net, moves, training, mapped
         self._pace: Callable[[Parts, Clock], Tensor] | None = None
         if pace is not None:
             self._pace = self._for_cohort(self.lift(lambda parts, clock: torch.as_tensor(pace(parts, clock))))
@@ -62,11 +62,11 @@ class Stepper:
 
     def lift(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of one client as a function of the stacked cohort, where there is one."""
-        return over_clients(function) if self._mapped else function
+        return over_clients(function) if self.mapped else function
 
     def _for_cohort(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function that was lifted, without most of its Python; of one client it may look at numbers."""
-        return Recorded(function) if self._mapped else function
+        return Recorded(function) if self.mapped else function
 
     def __call__(self, state: State, batch: Batch, keys: Tensor, active: Tensor | None) -> tuple[State, Seen]:
         """The state after one step and what was seen in it; a client that is not `active` stays as it is."""
@@ -146,7 +146,7 @@ class Stepper:
 
     def _flat(self, gradient: Tensor) -> Tensor:
         """All numbers of a client along the last axis, also where a parameter is a single number."""
-        return gradient.reshape(*gradient.shape[: int(self._mapped)], -1)
+        return gradient.reshape(*gradient.shape[: int(self.mapped)], -1)
 
     def _update(
         self, values: Tensors, gradients: Tensors, momentum: Tensors | None, rate: Tensor
