@@ -22,6 +22,15 @@ def test_a_start_imports_only_what_a_run_needs(name: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_steps_import_no_compiler() -> None:
+    """Torch has parts that import it unasked, which takes longer than many runs."""
+    wishes = ["client.steps=5", "train.rounds=1", "scenario.clients=2", "train.clients_per_round=2"]
+    script = f"import sys, semifed; semifed.run(semifed.Experiment.read(None, {wishes!r}))"
+    script += "; print([name for name in ('torch._dynamo', 'sympy', 'scipy', 'pyarrow') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
 def test_every_public_name_is_there_and_no_other() -> None:
     assert {*semifed.__all__} <= {*dir(semifed)}
     assert all(getattr(semifed, name) for name in semifed.__all__)

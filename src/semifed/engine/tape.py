@@ -89,6 +89,11 @@ class Recorder(TorchDispatchMode):
         self._numbers = {id(tensor): number for number, tensor in enumerate(inputs)}
         self._alive = [*inputs]  # so that no two have the same id
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nobody compiles this: torch need not guard against it, for which it would import its compiler for 3 s."""
+        return False
+
     def __torch_dispatch__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, changes = kwargs or {}, function._schema.is_mutable
         result = function(*args, **kwargs)
