@@ -1,13 +1,24 @@
-"""A server that is killed while it writes its third checkpoint, halfway through the file: `odd_server.py serve ...`."""
+"""A server to which something happens: `odd_server.py MODE serve ...`.
+
+checkpoint   is killed while it writes its third checkpoint, halfway through the file
+late:FILE    does not look for answers while FILE is there
+"""
 
 import os
 import signal
 import sys
+import time
+from collections.abc import Collection
 from pathlib import Path
 
 from semifed.cli import main
+from semifed.engine.local import Absent
+from semifed.engine.wire import Letter
+from semifed.federation import serving
+from semifed.federation.link import FlowerLink
 from semifed.results import files
 
+MODE, _, REST = sys.argv[1].partition(":")
 whole, written = files.write_whole, list[str]()
 
 
@@ -20,5 +31,17 @@ def halfway(path: Path, data: bytes) -> None:
     whole(path, data)
 
 
-vars(files)["write_whole"] = halfway
-main(sys.argv[1:])
+class LateLink(FlowerLink):
+    """Flower says of a site that it is gone only if it is asked while the site is gone."""
+
+    def collect(self, receipts: Collection[str]) -> dict[str, Letter | Absent]:
+        while Path(REST).exists():
+            time.sleep(0.05)
+        return super().collect(receipts)
+
+
+if MODE == "checkpoint":
+    vars(files)["write_whole"] = halfway
+if MODE == "late":
+    vars(serving)["FlowerLink"] = LateLink
+main(sys.argv[2:])

@@ -39,6 +39,23 @@ def test_50_52_a_site_killed_in_a_round_and_restarted_changes_nothing(tmp_path: 
         compare(exp, between)
 
 
+def test_50_52_a_site_that_is_back_before_its_loss_was_seen_is_asked_again(tmp_path: Path) -> None:
+    exp, go, unseen = patient("fedcon"), tmp_path / "go", tmp_path / "unseen"
+    with world(tmp_path / "world", exp) as between:
+        serve = between.serve(mode=f"late:{unseen}")
+        others = [between.join(site) for site in "ac"]
+        victim = between.join("b", mode=f"pause:1:{go}")
+        between.wait(lambda: Path(f"{go}.begun").exists(), "round 2")
+        unseen.touch()
+        kill(victim)
+        again = between.join("b")
+        between.wait(lambda: between.log("b").count("b is connected") == 2, "its return")
+        unseen.unlink()
+        for process in (serve, *others, again):  # sooner than the deadline
+            between.end(process)
+        compare(exp, between)
+
+
 def test_53_a_server_killed_in_a_round_goes_on_from_the_last_one_that_counted(tmp_path: Path) -> None:
     exp, go = patient("fedcon"), tmp_path / "go"
     with world(tmp_path / "world", exp) as between:

@@ -80,7 +80,7 @@ def test_52_a_site_that_comes_late_takes_part_in_the_current_round(tmp_path: Pat
 def test_54_a_server_killed_while_it_writes_a_checkpoint_goes_on_from_the_one_before(tmp_path: Path) -> None:
     exp = patient("fedcon")
     with world(tmp_path / "world", exp) as between:
-        serve, sites = between.serve(odd=True), [between.join(site) for site in "abc"]
+        serve, sites = between.serve(mode="checkpoint"), [between.join(site) for site in "abc"]
         between.end(serve, -signal.SIGKILL)
         assert len(between.rows()) == 2
         for process in (between.serve("--resume"), *sites):

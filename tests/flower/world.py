@@ -34,10 +34,11 @@ class World:
     def server(self) -> str:
         return f"{self.host}:{self.port}"
 
-    def serve(self, *more: str, prefix: tuple[str, ...] = (), odd: bool = False) -> subprocess.Popen[bytes]:
+    def serve(self, *more: str, prefix: tuple[str, ...] = (), mode: str = "") -> subprocess.Popen[bytes]:
         words = ["serve", *(() if "--resume" in more else (str(self.folder / "exp.toml"),)), "--out", str(self.out)]
         words += ["--address", self.server, "--keys", str(self.keys / "server"), *more]
-        return self.start("serve", [*prefix, *([sys.executable, str(ODD_SERVER)] if odd else SEMIFED), *words])
+        command = [sys.executable, str(ODD_SERVER), mode] if mode else SEMIFED
+        return self.start("serve", [*prefix, *command, *words])
 
     def join(
         self, site: str, *more: str, mode: str = "", prefix: tuple[str, ...] = (), keys: Path | None = None
