@@ -20,10 +20,8 @@ def fit(*tensors: Tensor | None) -> bool:
 
 
 def channels_innermost(x: Tensor) -> bool:
-    """Whether x [rows, channels, ...] lies in memory as [rows, ..., channels] without gaps."""
-    if x.dim() == 4:
-        return x.is_contiguous(memory_format=torch.channels_last)
-    return x.dim() == 2 and x.is_contiguous()
+    """Whether these are images [rows, channels, height, width] that lie in memory as [rows, height, width, channels]."""
+    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def aligned(tensor: Tensor, like: Tensor) -> Tensor:
