@@ -75,8 +75,8 @@ class _BatchNorm(Function):
 def _fit(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
     """Whether the kernel can take these; torch takes everything else, and knows best what is wrong with it.
 
-    Vectors are torch's too: of two rows the variance may be next to nothing, and what is divided by it depends on how sums
-    were rounded, which must be the same alone as mapped over clients.
+    Vectors are torch's too: of two rows the variance may be next to nothing, and what is divided by it depends on how
+    sums were rounded, which must be the same alone as mapped over clients.
     """
     return (
         single.fit(x, weight, bias)

@@ -20,7 +20,7 @@ def fit(*tensors: Tensor | None) -> bool:
 
 
 def channels_innermost(x: Tensor) -> bool:
-    """Whether these are images [rows, channels, height, width] that lie in memory as [rows, height, width, channels]."""
+    """Whether these are images [rows, channels, height, width] whose channels lie side by side in memory."""
     return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
 
 
