@@ -198,16 +198,16 @@ def test_options_without_a_name_are_those_of_the_default_method() -> None:
     ("train", "rounds"),
     [
         (TrainSettings(rounds=3), [1, 2, 3]),
-        (TrainSettings(rounds=50), [*range(3, 49, 3), 50]),
+        (TrainSettings(rounds=50), [*range(4, 49, 4), 50]),
         (TrainSettings(rounds=50, evaluate_every=20), [20, 40, 50]),
     ],
     ids=str,
 )
 def test_when_a_run_is_tested(train: TrainSettings, rounds: list[int]) -> None:
-    """Without a wish at most twenty times, and after the last round always."""
+    """Without a wish at most fifteen times, and after the last round always."""
     found = [round for round in range(1, train.rounds + 1) if train.tests_after(round)]
     assert found == rounds
-    assert len(found) <= 20
+    assert len(found) <= 15
 
 
 def any_settings(kind: type[Settings]) -> st.SearchStrategy[dict[str, Any]]:

@@ -32,7 +32,7 @@ from semifed.settings import Settings, build, conform, find_named, nearest, opti
 from semifed.training import ClientTraining, ServerTraining
 from semifed.trust import AggregateSettings, AttackSettings, GateSettings, PrivacySettings
 
-TESTS = 20
+TESTS = 15
 """Tests of a run whose cadence is not set: enough for a curve, and a small share of the time."""
 
 
@@ -50,7 +50,7 @@ class TrainSettings(Settings):
     )
     evaluate_every: int | None = option(
         None,
-        "rounds between two tests; not set: so that there are at most twenty; the last round is always tested",
+        "rounds between two tests; not set: so that there are at most fifteen; the last round is always tested",
         least=1,
     )
     test_clients: bool = option(False, 'also test the net that each client sends; the mean score is the model "local"')
