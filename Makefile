@@ -44,14 +44,11 @@ format: setup  ## put the code in order
 	$(BIN)/ruff format
 
 bench: setup  ## how fast it is on this machine, alone and beside other frameworks
-	$(BIN)/python benchmarks/views.py
-	$(BIN)/python benchmarks/engine.py --short
-	$(BIN)/python benchmarks/kernels.py --short
 	$(BIN)/python benchmarks/cores.py --short
 	$(BIN)/python benchmarks/peers.py --short
 	$(BIN)/python benchmarks/scale.py --short
 
-bench-full: setup  ## the same with more turns and three seeds
+bench-full: setup  ## the same with more turns and three seeds, and views and kernels by themselves
 	$(BIN)/python benchmarks/views.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/kernels.py

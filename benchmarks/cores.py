@@ -121,9 +121,9 @@ def main() -> None:
     torch.set_num_threads(1)
     short = "--short" in sys.argv
     siamese = Case("mnist-cnn", FedSiamMT(repeat=1), 10, 60)
-    show(siamese, measure(siamese, 3 if short else 8))
+    show(siamese, measure(siamese, 1 if short else 8))
     # In the full form visits of 120 images, as runs have them: 23 MB are sent there and back for each.
-    large = Case("cifar-cnn", FedAvg(), 10, 3 if short else 12)
+    large = Case("cifar-cnn", FedAvg(), 10, 2 if short else 12)
     times = measure(large, 1 if short else 3)
     show(large, times)
     of_the_machine(large, times["one worker"], short)

@@ -213,7 +213,7 @@ def local_steps(short: bool) -> None:
     for method in (FedAvg(), FedSiamMT(repeat=1)):
         case = Case("mnist-cnn", method, 10)
         forms = step_forms(case)
-        times = race({"eager": forms["eager"], "semifed": forms["kernels"]}, 4 if short else 12)
+        times = race({"eager": forms["eager"], "semifed": forms["kernels"]}, 2 if short else 12)
         eager, ours = (times[form] / case.steps for form in ("eager", "semifed"))
         print(f"  {case!s:34} eager {eager:8.1f}   semifed {ours:8.1f}   {eager / ours:5.1f}x", flush=True)
 
@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[*ONE_THREAD, "flower"], help="whom to compare")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    seeds, rounds, venvs = (1 if given.short else 3), (5 if given.short else 10), given.venvs.expanduser()
+    seeds, rounds, venvs = (1 if given.short else 3), (4 if given.short else 10), given.venvs.expanduser()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the start; kernels: {kernels.status()}")
     limits.show(limits.rates(1 if given.short else 4))
     local_steps(given.short)

@@ -112,7 +112,7 @@ def main() -> None:
         population(int(sys.argv[-1]))
         return
     short, data = "--short" in sys.argv, images()
-    paper_scale(data, 3 if short else 50)
+    paper_scale(data, 2 if short else 50)
     cohorts(data)
     for clients in (10_000,) if short else (1_000, 10_000):
         subprocess.run([sys.executable, __file__, "--population", str(clients)], check=True)
