@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#define UNROLL _Pragma("GCC unroll 8") /* loops that look up, which no compiler turns into vectors */
+#define STAY_HERE __asm__ volatile("") /* or a short loop becomes a call of memcpy, which takes longer */
 #define SLACK 64
 #define TOP_LEVEL 10
 #define MAP 6 /* numbers of a map from output to source: column and row are (a x + b y + c) >> 16 */
@@ -17,11 +19,10 @@
 
 typedef uint8_t byte;
 
-/* The sizes of an image, and a number for each of its columns to work with. */
+/* The sizes of an image, and a number for each of its pixels to work with. */
 typedef struct {
     int channels, height, width, pixels;
     int32_t *places;
-    byte *inside;
 } image_form;
 
 /* The order of OPERATIONS. */
@@ -32,10 +33,9 @@ enum {
 
 static inline byte blend_one(float base, float value, float factor)
 {
-    float mixed = (value - base) * factor + base;
-    mixed = mixed < 0.0f ? 0.0f : mixed;
-    mixed = mixed > 255.0f ? 255.0f : mixed;
-    return (byte)(int)mixed;
+    const int mixed = (int)((value - base) * factor + base); /* limits are faster for whole numbers, and the same */
+    const int positive = mixed < 0 ? 0 : mixed;
+    return (byte)(positive > 255 ? 255 : positive);
 }
 
 static void blend_from(float base, byte *values, int count, float factor)
@@ -103,22 +103,21 @@ static void autocontrast(byte *values, int count)
 static void equalize(byte *values, int count)
 {
     int32_t counts[4][256] = {}; /* four, since equal neighbours would wait for each other */
-    for (int i = 0; i < count; i++) counts[i & 3][values[i]]++;
-    int32_t below[256], sum = 0, brightest = 0;
-    for (int value = 0; value < 256; value++) {
-        const int32_t own = counts[0][value] + counts[1][value] + counts[2][value] + counts[3][value];
-        below[value] = sum;
-        sum += own;
-        brightest = own ? own : brightest;
-    }
-    const int32_t step = (count - brightest) / 255;
+    UNROLL for (int i = 0; i < count; i++) counts[i & 3][values[i]]++;
+    for (int value = 0; value < 256; value++)
+        counts[0][value] += counts[1][value] + counts[2][value] + counts[3][value];
+    int highest = 255;
+    while (!counts[0][highest]) highest--;
+    const int32_t step = (count - counts[0][highest]) / 255;
     if (!step) return;
+    int32_t *below = counts[1], sum = step / 2;
+    for (int value = 0; value < 256; value++) below[value] = sum, sum += counts[0][value];
     byte table[256];
     for (int value = 0; value < 256; value++) { /* exact: doubles hold these quotients apart from whole numbers */
-        const int32_t wanted = (int32_t)((double)(step / 2 + below[value]) / (double)step);
+        const int32_t wanted = (int32_t)((double)below[value] / (double)step);
         table[value] = (byte)(wanted > 255 ? 255 : wanted);
     }
-    for (int i = 0; i < count; i++) values[i] = table[values[i]];
+    UNROLL for (int i = 0; i < count; i++) values[i] = table[values[i]];
 }
 
 static void posterize(byte *values, int count, int level)
@@ -133,27 +132,38 @@ static void solarize(byte *values, int count, int level)
     for (int i = 0; i < count; i++) values[i] = values[i] >= threshold ? (byte)~values[i] : values[i];
 }
 
-static byte *sharpness(const image_form *form, byte *__restrict image, byte *__restrict spare, float factor)
+/* A 3 x 3 mean whose centre counts five times, of the pixels that have all neighbours; the others stay. All rows of a
+   channel are one run, which is faster for small images; what comes of it at the ends of the rows is put right. */
+static void smooth(const image_form *form, const byte *__restrict image, byte *__restrict to)
 {
-    const int width = form->width;
-    memcpy(spare, image, (size_t)form->channels * form->pixels);
-    for (int channel = 0; channel < form->channels; channel++)
-        for (int y = 1; y < form->height - 1; y++) {
-            const byte *row = image + channel * form->pixels + y * width, *above = row - width, *under = row + width;
-            byte *to = spare + (row - image);
-            for (int x = 1; x < width - 1; x++) {
-                const uint16_t total = (uint16_t)(above[x - 1] + above[x] + above[x + 1] + row[x - 1] + 5 * row[x] +
-                                                  row[x + 1] + under[x - 1] + under[x] + under[x + 1] + 6);
-                to[x] = blend_one((byte)(total / 13), row[x], factor); /* as torch's quotient, cut: it is never near */
-            }
+    const int width = form->width, pixels = form->pixels;
+    memcpy(to, image, (size_t)form->channels * pixels);
+    if (width < 3) return;
+    for (int channel = 0; channel < form->channels; channel++, image += pixels, to += pixels) {
+        const byte *above = image - width, *under = image + width;
+        for (int i = width; i < pixels - width; i++) {
+            const uint16_t corners = (uint16_t)(above[i - 1] + above[i + 1] + under[i - 1] + under[i + 1]);
+            const uint16_t cross = (uint16_t)(above[i] + image[i - 1] + image[i + 1] + under[i]);
+            const uint16_t total = (uint16_t)(corners + cross + 5 * image[i] + 6);
+            to[i] = (byte)(total / 13); /* what torch's quotient is cut to: none is near the next number */
         }
-    return spare;
+        for (int i = width; i < pixels; i += width) to[i] = image[i], to[i - 1] = image[i - 1];
+    }
+}
+
+static void sharpness(const image_form *form, byte *image, byte *spare, float factor)
+{
+    smooth(form, image, spare);
+    blend(spare, image, form->channels * form->pixels, factor);
 }
 
 /* Copies whole chunks: up to 15 bytes too many, for which both sides have slack or a row that is written later. */
 static inline void copy_row(byte *to, const byte *from, int count)
 {
-    for (int i = 0; i < count; i += 16) memcpy(to + i, from + i, 16);
+    for (int i = 0; i < count; i += 16) {
+        memcpy(to + i, from + i, 16);
+        STAY_HERE;
+    }
 }
 
 /* A map that moves each row as a whole. */
@@ -171,25 +181,25 @@ static void move_rows(const image_form *form, const byte *__restrict image, byte
         }
 }
 
-static byte *geometric(const image_form *form, const byte *__restrict image, byte *__restrict spare, const int32_t *map)
+static byte *geometric(const image_form *form, byte *image, byte *spare, const int32_t *map)
 {
     if (map[0] == 1 << 16 && !map[3]) return move_rows(form, image, spare, map), spare;
-    const int height = form->height, width = form->width;
+    const int height = form->height, width = form->width, pixels = form->pixels, a = map[0], d = map[3];
     int32_t *__restrict places = form->places;
-    byte *__restrict inside = form->inside;
     for (int y = 0; y < height; y++) {
         const int start_x = map[1] * y + map[2], start_y = map[4] * y + map[5];
         for (int x = 0; x < width; x++) {
-            const int column = (map[0] * x + start_x) >> 16, row = (map[3] * x + start_y) >> 16;
+            const int column = (a * x + start_x) >> 16, row = (d * x + start_y) >> 16;
             const bool within = ((uint32_t)column < (uint32_t)width) & ((uint32_t)row < (uint32_t)height);
-            places[x] = within ? row * width + column : 0;
-            inside[x] = within ? 255 : 0;
+            places[y * width + x] = within ? row * width + column : pixels;
         }
-        for (int channel = 0; channel < form->channels; channel++) {
-            const byte *from = image + channel * form->pixels;
-            byte *to = spare + channel * form->pixels + y * width;
-            for (int x = 0; x < width; x++) to[x] = from[places[x]] & inside[x];
-        }
+    }
+    for (int channel = 0; channel < form->channels; channel++, image += pixels) {
+        byte *to = spare + channel * pixels;
+        const byte behind = image[pixels];
+        image[pixels] = 0; /* what lies outside shows this one */
+        UNROLL for (int i = 0; i < pixels; i++) to[i] = image[places[i]];
+        image[pixels] = behind;
     }
     return spare;
 }
@@ -206,7 +216,7 @@ static byte *operate(const image_form *form, byte *image, byte *spare, int kind,
     case CONTRAST: return contrast(form, image, spare, factors[size]), image;
     case POSTERIZE: return posterize(image, all, size), image;
     case SOLARIZE: return solarize(image, all, size), image;
-    case SHARPNESS: return sharpness(form, image, spare, factors[size]);
+    case SHARPNESS: return sharpness(form, image, spare, factors[size]), image;
     case AUTOCONTRAST:
     case EQUALIZE:
         for (int channel = 0; channel < form->channels; channel++)

@@ -62,43 +62,76 @@ static void follow(const mirror *axis, int32_t *sources, float draw, int64_t mos
     for (int place = 0; place < axis->size; place++) sources[place] = from[sources[place]];
 }
 
-/* The longest piece of an axis whose sources follow each other with this step: [first, end). */
-static void longest_run(const int32_t *sources, int size, int step, int *first, int *end)
+/* Columns [first, first + count) of a row that come from `source` and its neighbours on one side. */
+typedef struct {
+    int first, count, source, step;
+} run;
+
+/* The runs that the columns consist of, and how many these are. */
+static int find_runs(const int32_t *columns, int width, run *runs)
 {
-    *first = *end = 0;
-    for (int start = 0; start < size;) {
-        int next = start + 1;
-        while (next < size && sources[next] == sources[next - 1] + step) next++;
-        if (next - start > *end - *first) *first = start, *end = next;
-        start = next;
+    int count = 0;
+    for (int first = 0; first < width; count++) {
+        const int step = first + 1 < width && columns[first + 1] < columns[first] ? -1 : 1;
+        int end = first + 1;
+        while (end < width && columns[end] == columns[end - 1] + step) end++;
+        runs[count] = {first, end - first, columns[first], step};
+        first = end;
     }
+    return count;
 }
 
-static inline void copy_mirrored(byte *to, const byte *last, int count)
+static inline uint64_t mirrored(uint64_t bytes) { return __builtin_bswap64(bytes); }
+static inline uint32_t mirrored(uint32_t bytes) { return __builtin_bswap32(bytes); }
+static inline uint16_t mirrored(uint16_t bytes) { return __builtin_bswap16(bytes); }
+static inline byte mirrored(byte bytes) { return bytes; }
+
+typedef uint64_t sixteen __attribute__((vector_size(16)));
+static inline sixteen mirrored(sixteen bytes) { return sixteen{mirrored(bytes[1]), mirrored(bytes[0])}; }
+
+template <class Chunk, bool MIRRORED> static inline void copy_chunk(byte *to, const byte *from, int at)
 {
-    for (int i = 0; i < count; i += 8) {
-        uint64_t eight;
-        memcpy(&eight, last - i - 7, 8);
-        eight = __builtin_bswap64(eight);
-        memcpy(to + i, &eight, 8);
-    }
+    Chunk chunk;
+    memcpy(&chunk, MIRRORED ? from - at - (int)sizeof chunk + 1 : from + at, sizeof chunk);
+    if (MIRRORED) chunk = mirrored(chunk);
+    memcpy(to + at, &chunk, sizeof chunk);
+    STAY_HERE;
 }
 
-/* Look every pixel up in its row and column. Most columns follow each other, which goes in chunks: what a chunk writes
-   too much is written again, by the columns beside it or the next row. */
-static void look_up(const image_form *form, const int32_t *rows, const int32_t *columns, bool flipped,
-                    const byte *__restrict image, byte *__restrict to)
+/* One run in all rows, in chunks that are not longer than it; the last may overlap with the one before. */
+template <class Chunk, bool MIRRORED>
+static void copy_run(const image_form *form, const int32_t *rows, const run one, const byte *__restrict image,
+                     byte *__restrict to)
 {
-    int first, end;
-    longest_run(columns, form->width, flipped ? -1 : 1, &first, &end);
+    const int width = form->width, height = form->height, last = one.count - (int)sizeof(Chunk);
+    image += one.source, to += one.first;
     for (int channel = 0; channel < form->channels; channel++, image += form->pixels)
-        for (int y = 0; y < form->height; y++, to += form->width) {
-            const byte *from = image + rows[y] * form->width;
-            if (flipped) copy_mirrored(to + first, from + columns[first], end - first);
-            else copy_row(to + first, from + columns[first], end - first);
-            for (int x = 0; x < first; x++) to[x] = from[columns[x]];
-            for (int x = end; x < form->width; x++) to[x] = from[columns[x]];
+        for (int y = 0; y < height; y++, to += width) {
+            const byte *from = image + rows[y] * width;
+            for (int at = 0; at < last; at += sizeof(Chunk)) copy_chunk<Chunk, MIRRORED>(to, from, at);
+            copy_chunk<Chunk, MIRRORED>(to, from, last);
         }
+}
+
+template <class Chunk>
+static void copy_in(const image_form *form, const int32_t *rows, const run one, const byte *image, byte *to)
+{
+    (one.step < 0 ? copy_run<Chunk, true> : copy_run<Chunk, false>)(form, rows, one, image, to);
+}
+
+/* Look every pixel up in its row and column, run by run. */
+static void look_up(const image_form *form, const int32_t *rows, const run *runs, int count, const byte *image,
+                    byte *to)
+{
+    for (int number = 0; number < count; number++) {
+        const run one = runs[number];
+        auto copy = copy_in<byte>;
+        if (one.count >= 16) copy = copy_in<sixteen>;
+        else if (one.count >= 8) copy = copy_in<uint64_t>;
+        else if (one.count >= 4) copy = copy_in<uint32_t>;
+        else if (one.count >= 2) copy = copy_in<uint16_t>;
+        copy(form, rows, one, image, to);
+    }
 }
 
 static void cut_out(const image_form *form, byte *image, uint64_t key, int64_t side, int grey)
@@ -122,6 +155,7 @@ typedef struct {
     image_form form;
     mirror down, across;
     int32_t *rows, *columns;
+    run *runs;
     byte *image, *spare;
 } bench;
 
@@ -129,7 +163,6 @@ static byte *move(const bench *b, const recipe *r, uint64_t key, const byte *ima
 {
     const size_t size = (size_t)b->form.channels * b->form.pixels;
     if (r->crop < 0 && r->shift < 0 && !r->flips) return (byte *)memcpy(b->image, image, size);
-    memcpy(b->spare, image, size); /* where there is slack */
     const bool flipped = r->flips && uniform(key, FLIP) >= 0.5f;
     const int width = b->form.width;
     for (int y = 0; y < b->form.height; y++) b->rows[y] = y;
@@ -142,7 +175,7 @@ static byte *move(const bench *b, const recipe *r, uint64_t key, const byte *ima
         follow(&b->down, b->rows, uniform(key, CROP_Y), r->crop);
         follow(&b->across, b->columns, uniform(key, CROP_X), r->crop);
     }
-    look_up(&b->form, b->rows, b->columns, flipped, b->spare, b->image);
+    look_up(&b->form, b->rows, b->runs, find_runs(b->columns, width, b->runs), image, b->image);
     return b->image;
 }
 
@@ -176,15 +209,15 @@ extern "C" int see(const shape *s, const recipe *r, const byte *images, const ui
 {
     const int height = s->height, width = s->width, pixels = height * width;
     const size_t size = (size_t)s->channels * pixels, padded = size + 2 * SLACK;
-    const size_t places = 4 * (size_t)(height + width) + 2 * (size_t)width;
+    const size_t places = 4 * (size_t)(height + 2 * width) + pixels;
     const bool changes = r->crop >= 0 || r->shift >= 0 || r->flips || r->contrasts || r->greys || r->operations ||
                          r->cutout;
-    int32_t *memory = (int32_t *)calloc(places + (2 * padded + width) / 4 + 1, 4);
+    int32_t *memory = (int32_t *)calloc(places + padded / 2 + 1, 4);
     if (!memory) return 1;
     byte *bytes = (byte *)(memory + places);
-    int32_t *mirrors = memory + height + 2 * width;
-    bench b = {{s->channels, height, width, pixels, memory + height + width, bytes + 2 * padded}, {}, {}, memory,
-               memory + height, bytes + SLACK, bytes + padded + SLACK};
+    int32_t *columns = memory + height, *mirrors = columns + width, *runs = mirrors + 3 * (height + width);
+    bench b = {{s->channels, height, width, pixels, runs + 4 * width}, {}, {}, memory, columns, (run *)runs,
+               bytes + SLACK, bytes + padded + SLACK};
     make_mirror(&b.down, height, mirrors);
     make_mirror(&b.across, width, mirrors + 3 * height);
     for (int64_t at = 0; at < s->count; at++, images += size) {
