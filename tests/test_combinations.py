@@ -38,7 +38,7 @@ SMALL, GREY, COLOUR = dataset(1, 8), dataset(1, 28), dataset(3, 32)
 
 
 def run(method: str, labels: str, partition: str, net: str, data: Dataset) -> semifed.Record:
-    clients = 100 if partition == "noniid-1-pairs" else 10
+    clients = 100 if partition.endswith("-pairs") else 10
     words = [*SHORT, f"method={method}", f"scenario.labels={labels}", f"scenario.partition={partition}", f"net={net}"]
     words += [f"scenario.clients={clients}", f"scenario.arrivals={2 if partition == 'streaming' else 1}"]
     return semifed.run(dataclasses.replace(semifed.Experiment.read(None, words), data=data))

@@ -15,7 +15,8 @@ from semifed.errors import DataError, SemifedError, SettingError
 
 DIGITS = [str(number) for number in range(10)]
 LABELS = np.arange(700) * 7919 % 10  # 600 training and 100 test samples
-LOSSLESS = {"iid", "noniid", "noniid-1", "noniid-1-pairs", "noniid-2", "noniid-3", "dirichlet", "shards"}
+PAIRS = ("noniid-1-pairs", "noniid-2-pairs")
+LOSSLESS = {"iid", "noniid", "noniid-1", "noniid-2", "noniid-3", *PAIRS, "dirichlet", "shards"}
 
 
 def split(seed: int = 0, **chosen: Any) -> Scenario:
@@ -37,12 +38,12 @@ def chosen_settings(draw: st.DrawFn) -> ScenarioSettings:
     if partition != "noniid-3":
         if partition != "dirichlet-pool" or labels == "server":  # else a class may be held too rarely to label 4 of it
             budgets += [{"total": 33}, {"per_class": 4}]
-        budgets += [{"per_class_client": 1}] if labels == "client" and partition != "noniid-1-pairs" else []
+        budgets += [{"per_class_client": 1}] if labels == "client" and partition not in PAIRS else []
     more: dict[str, Any] = draw(st.sampled_from([{}, {"pool": "all", "test": 50, "validation": 20}]))
     return ScenarioSettings(
         labels=labels,
         partition=partition,
-        clients=100 if partition == "noniid-1-pairs" else draw(st.integers(5, 30)),
+        clients=100 if partition in PAIRS else draw(st.integers(5, 30)),
         alpha=draw(st.sampled_from([0.01, 0.5, 100.0])),
         arrivals=draw(st.integers(2, 4)) if partition == "streaming" else draw(st.integers(1, 3)),
         server_unlabelled=draw(st.sampled_from([0.0, 1.5])) if labels == "server" else 0.0,

@@ -12,7 +12,8 @@ from semifed.errors import DataError, SettingError
 
 Mask = NDArray[np.bool_]
 
-_OWN_CLASSES = ("noniid-1", "noniid-1-pairs", "noniid-2")
+_REDEALT = ("noniid-2", "noniid-2-pairs")
+_OWN_CLASSES = ("noniid-1", "noniid-1-pairs", *_REDEALT)
 BALANCED_LABELS = ("types", "streaming")
 _TINY = 1e-9
 
@@ -87,7 +88,7 @@ def deal_with_labels(
     labelled = _label_holdings(
         labels, owner, settings.clients, _quotas(settings, labels, owner, classes, label_rng), label_rng
     )
-    if settings.partition == "noniid-2":
+    if settings.partition in _REDEALT:
         owner[~labelled] = owner[~labelled][shuffled(int((~labelled).sum()), partition_rng)]
     return owner, labelled
 

@@ -26,7 +26,7 @@ def deal(settings: ScenarioSettings, labels: Indices, classes: int, rng: np.rand
             owner = deal_evenly(labels, clients, rng)
         case "noniid-1" | "noniid-2":
             owner = deal_by_class(labels, draw_classes(labels, clients, settings.classes_per_client, rng), rng)
-        case "noniid-1-pairs":
+        case "noniid-1-pairs" | "noniid-2-pairs":
             owner = deal_by_class(labels, ordered_pairs(classes, clients), rng)
         case "noniid":
             owner = deal_shards(labels, clients, settings.classes_per_client, rng)
@@ -154,7 +154,7 @@ def ordered_pairs(classes: int, clients: int) -> Indices:
     The authors' code also shortens some slices by an off-by-one and loses 3.5% of the data; this does not.
     """
     if classes != 10:
-        raise SettingError(f"scenario.partition: 'noniid-1-pairs' is defined for ten classes, not {classes}")
+        raise SettingError(f"scenario.partition: the authors' pairs are defined for ten classes, not {classes}")
     client = np.arange(clients, dtype=np.int64)
     return np.stack([client // 10, client % 10], axis=1)
 

@@ -48,6 +48,11 @@ SCENARIOS: Mapping[str, ScenarioKind] = MappingProxyType(
             ("client",),
             (*_ANY_BUDGET, "classes_per_client"),
         ),
+        "noniid-2-pairs": ScenarioKind(
+            "as noniid-2 with the FedSiam authors' pairs of classes; 100 clients",
+            ("client",),
+            _ANY_BUDGET,
+        ),
         "noniid-3": ScenarioKind(
             "all classes everywhere; a share gamma of the clients own most labels (55% of their data at gamma 0.1), "
             "the others own labels for 5% of theirs",
@@ -145,8 +150,9 @@ class ScenarioSettings(Settings):
         if self.labels not in kind.labels:
             fitting = ", ".join(name for name, other in SCENARIOS.items() if self.labels in other.labels)
             raise _bad("partition", f'{self.partition!r} does not fit labels = "{self.labels}"; use one of {fitting}')
-        if self.partition == "noniid-1-pairs" and self.clients != 100:
-            raise _bad("clients", f"noniid-1-pairs is defined for 100 clients, not {self.clients}; use noniid-1")
+        plain, pairs, _ = self.partition.partition("-pairs")
+        if pairs and self.clients != 100:
+            raise _bad("clients", f"{self.partition} is defined for 100 clients, not {self.clients}; use {plain}")
         if self.partition == "streaming" and self.arrivals < 2:
             raise _bad("arrivals", f"streaming needs at least 2 arrivals, not {self.arrivals}; set it, FedMatch has 10")
 
