@@ -102,7 +102,16 @@ def place(tree: Any, device: torch.device) -> Any:
 
 def lay_out(tree: Any, layout: torch.memory_format) -> Any:
     """A tree whose tensors of four axes lie in memory in this order; what does already stays the very same tensor."""
-    return tree_map(lambda tensor: tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor, tree)
+    return tree_map(lambda tensor: _laid_out(tensor, layout) if tensor.dim() == 4 else tensor, tree)
+
+
+def _laid_out(tensor: Tensor, layout: torch.memory_format) -> Tensor:
+    dense = tensor.contiguous(memory_format=layout)
+    if layout is not torch.channels_last or dense.shape[1] != 1:
+        return dense
+    # One channel lies in both orders; torch goes by the strides, and must be told for what comes of these images.
+    _, _, height, width = dense.shape
+    return dense.as_strided(dense.shape, (height * width, 1, width, 1))
 
 
 def expand_as(scale: Tensor, like: Tensor) -> Tensor:

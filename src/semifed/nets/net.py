@@ -20,6 +20,12 @@ from semifed.params import Params, Parts, layer
 Shape = tuple[int, ...]
 """Channels, height and width of an image, or the length of a vector."""
 
+LARGE = 250_000
+"""Parameters of a net that takes longer for its arithmetic than torch does to get there."""
+
+PIECE = 100
+"""Images that a large net is given at once: what it makes of them on the way should stay near the processor."""
+
 
 def in_words(shape: Shape) -> str:
     """The samples that a net must take."""
@@ -136,7 +142,10 @@ class Net:
 
     def evaluate(self, params: Params, x: Tensor) -> Tensor:
         """Logits in evaluation mode: no dropout, running statistics."""
-        return self.call(False, params, x, {})
+        whole = self.size < LARGE or len(x) <= PIECE or not x.is_cpu or torch._C._are_functorch_transforms_active()
+        pieces = [x] if whole else torch.split(x, PIECE)
+        made = [self.call(False, params, piece, {}) for piece in pieces]
+        return made[0] if whole else torch.cat(made)
 
     def pass_with(self, key: Tensor) -> "Pass":
         """The net as a loss sees it during one step: dropout drawn from the key, statistics collected."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from semifed.errors import SettingError
 from semifed.nets.kernels import ConvPoolRelu, Linear
 from semifed.nets.kernels.convolve import Conv3x3
+from semifed.nets.kernels.products import WideLinear
 from semifed.nets.net import Net, Shape, in_words
 from semifed.nets.own import make_own
 from semifed.settings import Settings, nearest, option
@@ -102,12 +103,18 @@ def alexnet_like(shape: Shape, classes: int, norm: Norm) -> nn.Module:
     channels = shape[0]
     for out, kernel in ((64, 4), (128, 3), (256, 2)):
         before, after = (kernel - 1) // 2, kernel // 2
-        layers += [nn.ZeroPad2d((before, after, before, after)), nn.Conv2d(channels, out, kernel)]
-        layers += [*_norm(norm, out), nn.ReLU(), nn.MaxPool2d(2)]
+        if kernel == 3:
+            layers += [nn.Identity(), Conv3x3(channels, out)]
+        else:
+            layers += [nn.ZeroPad2d((before, after, before, after)), nn.Conv2d(channels, out, kernel)]
+        # The paper has them the other way round, which gives the same numbers and takes longer.
+        layers += [*_norm(norm, out), nn.MaxPool2d(2), nn.ReLU()]
         channels = out
     features = nn.Sequential(*layers, nn.Flatten())
     width = _width(features, shape)
-    head = nn.Sequential(nn.Linear(width, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, classes))
+    head = nn.Sequential(
+        WideLinear(width, 2048), nn.ReLU(), WideLinear(2048, 2048), nn.ReLU(), nn.Linear(2048, classes)
+    )  # fmt: skip
     return _net(features, head)
 
 
