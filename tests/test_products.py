@@ -1,16 +1,18 @@
 """Linear layers of large nets, and images of one channel: torch's numbers, by a faster way."""
 
+from typing import Literal
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from convolutions import assert_near, assert_same, gradients
-from semifed.nets.kernels import library, products
+from convolutions import assert_near, assert_same, compiled, gradients
+from semifed.nets.kernels import OrderedConvPoolRelu, library, products
 from semifed.nets.kernels.products import WideLinear, wide_linear
 from semifed.nets.net import PIECE
 from semifed.nets.zoo import NetSettings, make
-from semifed.params import Params, lay_out
+from semifed.params import Params, lay_out, sq_dist
 
 by_one_dnn = pytest.mark.skipif(products.found() is None, reason="this processor has no need of it")
 
@@ -104,6 +106,52 @@ def test_pooling_before_relu_changes_no_bit_of_alexnet() -> None:
     x = torch.randn(4, 64, 8, 8, requires_grad=True)
     layers = net.module(net.init(0)).get_submodule("features").children()
     swapped, plain = F.relu(F.max_pool2d(x, 2)), F.max_pool2d(F.relu(x), 2)
-    assert [type(one).__name__ for one in layers][2:4] == ["MaxPool2d", "ReLU"]
+    assert [type(one).__name__ for one in layers][2:4] == ["Identity", "Identity"]
     grad = torch.randn_like(plain)
     assert_same([swapped, *torch.autograd.grad(swapped, x, grad)], [plain, *torch.autograd.grad(plain, x, grad)])
+
+
+@compiled
+def test_pooled_images_lie_in_the_order_of_the_images() -> None:
+    layer, images = OrderedConvPoolRelu(1, 8, 3), torch.randn(2, 1, 8, 8)
+    last, first = (layer(lay_out(images, order)) for order in (torch.channels_last, torch.contiguous_format))
+    assert last.is_contiguous(memory_format=torch.channels_last)
+    assert first.is_contiguous()
+    assert torch.equal(last, first)
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (1, 9, 13), (3, 14, 11)], ids=str)
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_alexnet_computes_what_its_paper_says(shape: tuple[int, int, int], norm: Literal["none", "batch"]) -> None:
+    net = make(NetSettings("alexnet-like", norm), shape, 10)
+    params, x = net.init(0), torch.randn(3, *shape)
+    logits = net.pass_with(torch.tensor(0))(params, x, torch.ones(3, dtype=torch.bool))
+    weights = iter(value for name, value in params.items() if value.is_floating_point() and "running" not in name)
+    for kernel in (4, 3, 2):
+        before, after = (kernel - 1) // 2, kernel // 2
+        x = F.conv2d(F.pad(x, (before, after, before, after)), next(weights), next(weights))
+        if norm == "batch":
+            x = F.batch_norm(x, None, None, next(weights), next(weights), training=True)
+        x = F.max_pool2d(F.relu(x), 2)
+    x = x.flatten(1)
+    for last in (False, False, True):
+        x = F.linear(x, next(weights), next(weights))
+        x = x if last else F.relu(x)
+    assert_near([logits], [x])
+
+
+def test_batches_of_a_large_net_go_together_where_no_row_meets_another() -> None:
+    for name, shape, passes in (("alexnet-like", (1, 8, 8), 1), ("cifar-cnn", (3, 8, 8), 2), ("mlp", (1, 8, 8), 2)):
+        net = make(NetSettings(name), shape, 10)
+        batches = [(torch.randn(rows, *shape), torch.arange(rows) < 2) for rows in (3, 5)]
+        together, apart = net.pass_with(torch.tensor(1)), net.pass_with(torch.tensor(1))
+        params = net.init(0)
+        made, expected = together.each(params, *batches), [apart(params, *batch) for batch in batches]
+        assert together._calls == passes
+        (assert_near if passes == 1 else assert_same)(made, expected)
+
+
+def test_distance_has_the_same_bits_alone_and_as_a_sum_of_squares() -> None:
+    one, two = torch.randn(300, 70, requires_grad=True), torch.randn(300, 70)
+    short, long = 0.3 * sq_dist({"a": one}, {"a": two}), 0.3 * ((one - two) ** 2).sum()
+    assert_same([short, *torch.autograd.grad(short, one)], [long, *torch.autograd.grad(long, one)])
