@@ -120,3 +120,16 @@ def test_a_module_called_with_other_tensors_has_its_own_again_whatever_happens()
     with pytest.raises(RuntimeError, match="shapes"):
         slots.call(other, torch.ones(1, 3))
     assert all(value is own[name] for name, value in module.named_parameters())
+
+
+@pytest.mark.parametrize("rule", [Rule(), Rule(0.9), Rule(0.9, 1e-3), Rule(0.9, 1e-3, nesterov=True)], ids=str)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_number_moves_alike_in_a_large_tensor_and_in_a_small_one(rule: Rule, first: bool) -> None:
+    size = 2**20 + 5  # large enough for stores past the caches, and a rest that is not
+    values, gradients, before = (torch.randn(size, generator=torch.Generator().manual_seed(one)) for one in range(3))
+    rate, cut = torch.tensor(0.03), size // 2
+    halves = [[one[:cut].clone(), one[cut:].clone()] for one in (values, gradients, before)]
+    whole = descend([values], [gradients], None if first else [before], rate, rule)
+    parts = descend(halves[0], halves[1], None if first else halves[2], rate, rule)
+    for one, several in zip(whole, parts, strict=True):
+        assert torch.equal(torch.cat([*one, torch.zeros(0)]), torch.cat([*several, torch.zeros(0)]))

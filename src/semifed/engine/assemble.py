@@ -26,10 +26,10 @@ from semifed.engine.ray_session import check_engine
 from semifed.errors import DataError, SemifedError, SettingError
 from semifed.experiment import Experiment, method_name
 from semifed.nets import zoo
-from semifed.nets.net import Net, Shape, in_words
-from semifed.params import Params, stack
+from semifed.nets.net import LARGE, Net, Shape, in_words
+from semifed.params import Params, lay_out, stack
 
-MAPPED_BELOW = 250_000
+MAPPED_BELOW = LARGE
 """Nets with fewer parameters train faster mapped over the cohort on a CPU; larger ones one by one."""
 
 
@@ -52,7 +52,8 @@ class Assembly:
             return None
         device = self.workshop.device
         images, labels = self.workshop.images[index.to(device)], self.dataset.labels[index]
-        return self.workshop.views["clean"](images, index.to(device)), labels.to(device)
+        clean: Tensor = self.workshop.views["clean"](images, index.to(device))
+        return lay_out(clean, self.workshop.form.layout), labels.to(device)
 
     def test_set(self) -> tuple[Tensor, Tensor]:
         """Images and labels that models are tested on."""

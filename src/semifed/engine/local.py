@@ -70,6 +70,11 @@ class Form(NamedTuple):
     mapped: bool  # the clients of a chunk at once, or one by one
     channels_last: bool = False  # images and kernels in memory, which large convolutions are faster with
 
+    @property
+    def layout(self) -> torch.memory_format:
+        """The order in memory."""
+        return torch.channels_last if self.channels_last else torch.contiguous_format
+
 
 class Clients(Protocol):
     """Whoever trains clients: this machine, its worker processes, or a network."""

@@ -97,7 +97,7 @@ class FedMatch(Method):
         rows, sigma, psi = batch.rows("unlabelled"), parts["sigma"], parts["psi"]
         clean, strong = rows.views
         theta = add(sigma, psi)
-        logits, changed = net(theta, clean, rows.real), net(theta, strong, rows.real)
+        logits, changed = net.each(theta, (clean, rows.real), (strong, rows.real))
         with torch.no_grad():
             nets = [add(sigma, at(parts["helpers"].values, place)) for place in range(self.count)]
             theirs = [net.evaluate(other, clean).softmax(-1) for other in nets]

@@ -72,8 +72,8 @@ class FixMatch(Method):
 
     def terms(self, net: Pass, parts: Parts, batch: Batch, opinion: Tensor) -> Terms:
         labelled, unlabelled = batch.rows("labelled"), batch.rows("unlabelled")
-        known = net(parts["net"], labelled.views[0], labelled.real)
-        guessed = net(parts["net"], unlabelled.views[1], unlabelled.real)
+        rows = (labelled.views[0], labelled.real), (unlabelled.views[1], unlabelled.real)
+        known, guessed = net.each(parts["net"], *rows)
         terms = {
             "cross_entropy": cross_entropy(known, labelled.y, self.counted(known, labelled, batch)),
             "pseudo_label": self.weight * self.agree(net, guessed, opinion, unlabelled.real),

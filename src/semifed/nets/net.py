@@ -20,6 +20,12 @@ from semifed.params import Params, Parts, layer
 Shape = tuple[int, ...]
 """Channels, height and width of an image, or the length of a vector."""
 
+LARGE = 250_000
+"""Parameters of a net that takes longer for its arithmetic than torch does to get there."""
+
+PIECE = 100
+"""Images that a large net is given at once: what it makes of them on the way should stay near the processor."""
+
 
 def in_words(shape: Shape) -> str:
     """The samples that a net must take."""
@@ -136,7 +142,9 @@ class Net:
 
     def evaluate(self, params: Params, x: Tensor) -> Tensor:
         """Logits in evaluation mode: no dropout, running statistics."""
-        return self.call(False, params, x, {})
+        if self.size < LARGE or len(x) <= PIECE or not x.is_cpu or torch._C._are_functorch_transforms_active():
+            return self.call(False, params, x, {})
+        return torch.cat([self.call(False, params, piece, {}) for piece in torch.split(x, PIECE)])
 
     def pass_with(self, key: Tensor) -> "Pass":
         """The net as a loss sees it during one step: dropout drawn from the key, statistics collected."""
@@ -191,6 +199,18 @@ class Pass:
     def __call__(self, params: Params, x: Tensor, real: Tensor) -> Tensor:
         """Logits of the rows of `x`; rows that are not `real` do not touch the batch statistics."""
         return self._forward(params, x, real, "")
+
+    def each(self, params: Params, *batches: tuple[Tensor, Tensor]) -> list[Tensor]:
+        """Logits of several batches, given as rows and which are real, one after the other.
+
+        A large net in which no row meets another takes them together: then there is one gradient of it, not several.
+        """
+        net, first = self._net, batches[0][0]
+        apart = net.size < LARGE or net.norms or net.dropouts or torch._C._are_functorch_transforms_active()
+        if apart or any(x.shape[1:] != first.shape[1:] for x, _ in batches):
+            return [self(params, x, real) for x, real in batches]
+        images, real = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        return list(torch.split(self(params, images, real), [len(x) for x, _ in batches]))
 
     def features(self, params: Params, x: Tensor, real: Tensor) -> Tensor:
         """What the net's backbone makes of the rows, before its head."""

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from semifed.errors import SettingError
-from semifed.nets.kernels import ConvPoolRelu, Linear
+from semifed.nets.kernels import ConvPoolRelu, Linear, OrderedConvPoolRelu
 from semifed.nets.kernels.convolve import Conv3x3
+from semifed.nets.kernels.products import WideLinear
 from semifed.nets.net import Net, Shape, in_words
 from semifed.nets.own import make_own
 from semifed.settings import Settings, nearest, option
@@ -99,16 +100,32 @@ def cifar_cnn(shape: Shape, classes: int, norm: Norm) -> nn.Module:
 def alexnet_like(shape: Shape, classes: int, norm: Norm) -> nn.Module:
     """Three convolutions of 64, 128 and 256 channels (kernels 4, 3, 2), then twice 2048 units (FedMatch)."""
     layers: list[nn.Module] = []
-    channels = shape[0]
+    channels, *size = shape
     for out, kernel in ((64, 4), (128, 3), (256, 2)):
-        before, after = (kernel - 1) // 2, kernel // 2
-        layers += [nn.ZeroPad2d((before, after, before, after)), nn.Conv2d(channels, out, kernel)]
-        layers += [*_norm(norm, out), nn.ReLU(), nn.MaxPool2d(2)]
-        channels = out
+        layers += _pooled(channels, out, kernel, size, norm)
+        channels, size = out, [length // 2 for length in size]
     features = nn.Sequential(*layers, nn.Flatten())
     width = _width(features, shape)
-    head = nn.Sequential(nn.Linear(width, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, classes))
+    head = nn.Sequential(
+        WideLinear(width, 2048), nn.ReLU(), WideLinear(2048, 2048), nn.ReLU(), nn.Linear(2048, classes)
+    )  # fmt: skip
     return _net(features, head)
+
+
+def _pooled(channels: int, out: int, kernel: int, size: list[int], norm: Norm) -> list[nn.Module]:
+    """A border of zeros, a convolution that keeps the size, pooling: the same number of modules in every form.
+
+    The paper rectifies before it pools, which gives the same numbers and takes longer.
+    """
+    if kernel == 3:
+        return [nn.Identity(), Conv3x3(channels, out), *_norm(norm, out), nn.MaxPool2d(2), nn.ReLU()]
+    # What pooling leaves out of an odd size is not computed, unless a normalisation would look at it.
+    height, width = (kernel // 2 - (length % 2 if norm == "none" else 0) for length in size)
+    before = (kernel - 1) // 2
+    border = nn.ZeroPad2d((before, width, before, height))
+    if channels == 1 and norm == "none":
+        return [border, OrderedConvPoolRelu(channels, out, kernel), nn.Identity(), nn.Identity()]
+    return [border, nn.Conv2d(channels, out, kernel), *_norm(norm, out), nn.MaxPool2d(2), nn.ReLU()]
 
 
 class _Residual(nn.Module):

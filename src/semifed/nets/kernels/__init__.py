@@ -34,6 +34,15 @@ class ConvPoolRelu(nn.Module):
         return f"{channels}, {out}, kernel={kernel}, padding={self.padding}"
 
 
+class OrderedConvPoolRelu(ConvPoolRelu):
+    """The same in the order in memory that the images have, for layers that are faster with it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        innermost = not torch._C._are_functorch_transforms_active() and x.stride(1) == 1
+        return y.contiguous(memory_format=torch.channels_last) if innermost else y
+
+
 class Linear(nn.Linear):
     """torch's linear layer with a bias."""
 

@@ -4,6 +4,9 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 typedef struct {
     int32_t tensors, clients;
@@ -31,6 +34,37 @@ static void descend(size_t size, const float *value, const float *gradient, cons
     }
 }
 
+#if defined(__AVX512F__)
+/* The same for tensors larger than caches: results go past them, where they would be read before they are written. */
+template <bool MOMENTUM, bool BEFORE, bool NESTEROV>
+static void descend_past(size_t size, const float *value, const float *gradient, const float *before, float rate,
+                         float momentum, float decay, float *__restrict result, float *__restrict after)
+{
+    const __m512 back = _mm512_set1_ps(-rate), keep = _mm512_set1_ps(momentum), shrink = _mm512_set1_ps(decay);
+    size_t i = 0;
+    for (; i + 16 <= size; i += 16) {
+        __m512 own = _mm512_loadu_ps(value + i);
+        __m512 pull = _mm512_fmadd_ps(shrink, own, _mm512_loadu_ps(gradient + i)), ahead = pull;
+        if (MOMENTUM) {
+            __m512 speed = BEFORE ? _mm512_fmadd_ps(keep, _mm512_loadu_ps(before + i), pull) : pull;
+            _mm512_stream_ps(after + i, speed);
+            ahead = NESTEROV ? _mm512_fmadd_ps(keep, speed, pull) : speed;
+        }
+        _mm512_stream_ps(result + i, _mm512_fmadd_ps(back, ahead, own));
+    }
+    _mm_sfence();
+    descend<MOMENTUM, BEFORE, NESTEROV>(size - i, value + i, gradient + i, BEFORE ? before + i : NULL, rate, momentum,
+                                        decay, result + i, MOMENTUM ? after + i : NULL);
+}
+
+#endif
+
+/* Large, and where such stores may go. */
+static bool goes_past(size_t size, const float *result, const float *after)
+{
+    return size >= (size_t)1 << 20 && !(((uintptr_t)result | (uintptr_t)after) & 63);
+}
+
 typedef void (*descent)(size_t, const float *, const float *, const float *, float, float, float, float *, float *);
 
 /* `before` and `after` are null without momentum, `before` alone before the first step. */
@@ -39,14 +73,24 @@ extern "C" int descend_all(const shape *s, const int64_t *sizes, const float *ra
                            float *const *results, float *const *after)
 {
     const bool nesterov = rule[2] != 0;
-    descent one = descend<false, false, false>;
-    if (after && before) one = nesterov ? descend<true, true, true> : descend<true, true, false>;
-    else if (after) one = nesterov ? descend<true, false, true> : descend<true, false, false>;
+    descent one = descend<false, false, false>, past = one;
+#if defined(__AVX512F__)
+#define FORMS(m, b, n) one = descend<m, b, n>, past = descend_past<m, b, n>
+#else
+#define FORMS(m, b, n) one = past = descend<m, b, n>
+#endif
+    if (after && before && nesterov) FORMS(true, true, true);
+    else if (after && before) FORMS(true, true, false);
+    else if (after && nesterov) FORMS(true, false, true);
+    else if (after) FORMS(true, false, false);
+    else FORMS(false, false, false);
     for (int t = 0; t < s->tensors; t++)
         for (int c = 0; c < s->clients; c++) {
             size_t size = (size_t)sizes[t], at = c * size;
-            one(size, values[t] + at, gradients[t] + at, before ? before[t] + at : NULL, rates[c], rule[0], rule[1],
-                results[t] + at, after ? after[t] + at : NULL);
+            float *to = results[t] + at, *speed = after ? after[t] + at : NULL;
+            (goes_past(size, to, speed) ? past : one)(size, values[t] + at, gradients[t] + at,
+                                                      before ? before[t] + at : NULL, rates[c], rule[0], rule[1], to,
+                                                      speed);
         }
     return 0;
 }
