@@ -11,7 +11,7 @@ from semifed.commands.plan import show
 from semifed.commands.sweep import run_watched
 from semifed.errors import RunError, SettingError
 from semifed.papers import ledger, presets
-from semifed.papers.reproduce import fill, missing, records, tally, text_table
+from semifed.papers.reproduce import fill, fills, missing, records, tally, text_table
 from semifed.results.collection import StoredRun, collect
 from semifed.results.tables import FORMATS
 from semifed.sweeps.sweep import default_jobs
@@ -33,7 +33,7 @@ from semifed.terminal import print_table, standard_output, table
 @click.option("--again", is_flag=True, help="With --run: also those that the ledger has.")
 @click.option("--dry-run", is_flag=True, help="Print the runs of --run and what they will take, and run none.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs (else runs/reproduce/NAME).")
-@click.option("--record", is_flag=True, help="Take the finished runs of --out into the ledger.")
+@click.option("--record", is_flag=True, help="Take the finished runs of --out that fill a cell into the ledger.")
 @click.option(
     "--ledger", "ledger_dir", type=click.Path(path_type=Path), help="Folder of the ledger (else the project's)."
 )
@@ -87,7 +87,8 @@ def reproduce(
         run_watched(points, place, (), jobs, data_dir, quiet)
     runs = _runs_in(place, required=record)
     if record:
-        click.echo(f"{ledger.record(name, runs, ledger_dir)} runs recorded", err=True)
+        ours = [run for run in runs if fills(preset.cells, run)]
+        click.echo(f"{ledger.record(name, ours, ledger_dir)} runs recorded", err=True)
     lines = fill(cells, preset.round, ledger.Book([*entries, *(ledger.entry(run) for run in runs if run.done)]))
     if as_json:
         click.echo(json.dumps(records(lines), indent=2))

@@ -9,8 +9,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from semifed.experiment import Experiment
 from semifed.papers.ledger import Book, Entry, settings_of
 from semifed.papers.presets import Cell, Preset
+from semifed.results.collection import StoredRun
 from semifed.results.tables import TextTable
 from semifed.sweeps.grid import Point, point_name
 
@@ -49,6 +51,12 @@ def _model(cell: Cell, entry: Entry) -> str:
     """The model of a run that counts for a cell; empty if the run has none such."""
     first = next(iter(entry.models), "")
     return first if cell.model is None else cell.model if cell.model in entry.models else ""
+
+
+def fills(cells: Sequence[Cell], run: StoredRun) -> bool:
+    """Whether a run is one of these cells: a folder may hold runs of several tables."""
+    own = settings_of(Experiment.of(run.experiment))
+    return any(settings_of(cell.experiment) == own for cell in cells)
 
 
 def missing(cells: Sequence[Cell], seeds: int, book: Book | None = None) -> list[Point]:
