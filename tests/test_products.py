@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from convolutions import assert_near, assert_same, compiled, gradients
-from semifed.nets.kernels import OrderedConvPoolRelu, library, products
+from semifed import library
+from semifed.nets.kernels import OrderedConvPoolRelu, products
 from semifed.nets.kernels.products import WideLinear, wide_linear
 from semifed.nets.net import PIECE
 from semifed.nets.zoo import NetSettings, make
