@@ -41,6 +41,17 @@ def test_parameter_counts_are_the_papers(name: str, shape: tuple[int, int, int],
     assert sum(value.numel() for value in net.weights(net.init(0)).values()) == size
 
 
+@pytest.mark.parametrize(("name", "shape"), [("alexnet-like", GREY), ("alexnet-like", COLOUR), ("resnet9", COLOUR)])
+def test_fedmatchs_nets_begin_with_variance_scaling(name: str, shape: tuple[int, int, int]) -> None:
+    for tensor in make(NetSettings(name), shape, 10).init(5).values():
+        if tensor.dim() == 1:
+            assert not tensor.any()
+        else:
+            scaled = tensor * tensor[0].numel() ** 0.5
+            assert float(scaled.std()) == pytest.approx(1, abs=0.06)
+            assert 2 < float(scaled.abs().max()) <= 2 / 0.8796
+
+
 @pytest.mark.parametrize(
     ("shape", "name"),
     [

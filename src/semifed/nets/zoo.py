@@ -109,7 +109,7 @@ def alexnet_like(shape: Shape, classes: int, norm: Norm) -> nn.Module:
     head = nn.Sequential(
         WideLinear(width, 2048), nn.ReLU(), WideLinear(2048, 2048), nn.ReLU(), nn.Linear(2048, classes)
     )  # fmt: skip
-    return _net(features, head)
+    return _variance_scaled(_net(features, head))
 
 
 def _pooled(channels: int, out: int, kernel: int, size: list[int], norm: Norm) -> list[nn.Module]:
@@ -140,29 +140,23 @@ class _Residual(nn.Module):
         return x + changed
 
 
-class _ScaledConv(Conv3x3):
-    """A convolution whose first weights have variance 1 / fan-in, cut off at two deviations (FedMatch)."""
-
-    def reset_parameters(self) -> None:
-        _variance_scaling(self.weight, self.weight[0].numel())
-
-
-class _ScaledLinear(nn.Linear):
-    def reset_parameters(self) -> None:
-        _variance_scaling(self.weight, self.in_features)
-
-
-def _variance_scaling(weight: Tensor, fan_in: int) -> None:
-    """A truncated normal; 0.8796 is the deviation that cutting at two deviations leaves of 1."""
-    deviation = (1 / fan_in) ** 0.5 / 0.87962566103423978
-    nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+def _variance_scaled(net: nn.Module) -> nn.Module:
+    """The net with first weights of variance 1 / fan-in, cut off at two deviations, and biases of 0 (FedMatch)."""
+    for name, tensor in net.named_parameters():
+        if tensor.dim() > 1:
+            # 0.8796 is the deviation that cutting at two deviations leaves of 1.
+            deviation = tensor[0].numel() ** -0.5 / 0.87962566103423978
+            nn.init.trunc_normal_(tensor, std=deviation, a=-2 * deviation, b=2 * deviation)
+        elif name.endswith("bias"):
+            nn.init.zeros_(tensor)
+    return net
 
 
 def resnet9(shape: Shape, classes: int, norm: Norm) -> nn.Module:
     """ResNet-9 without biases (FedMatch's later version, FedMix; SSFL with group normalisation)."""
 
     def conv(channels: int, out: int) -> list[nn.Module]:
-        return [_ScaledConv(channels, out, bias=False), *_norm(norm, out), nn.ReLU()]
+        return [Conv3x3(channels, out, bias=False), *_norm(norm, out), nn.ReLU()]
 
     def residual(channels: int) -> nn.Module:
         return _Residual([*conv(channels, channels), *conv(channels, channels)])
@@ -170,7 +164,7 @@ def resnet9(shape: Shape, classes: int, norm: Norm) -> nn.Module:
     layers = [*conv(shape[0], 64), *conv(64, 128), nn.MaxPool2d(2), residual(128)]
     layers += [*conv(128, 256), nn.MaxPool2d(2), *conv(256, 512), nn.MaxPool2d(2), residual(512)]
     features = nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), nn.Flatten())
-    return _net(features, _ScaledLinear(512, classes, bias=False))
+    return _variance_scaled(_net(features, nn.Linear(512, classes, bias=False)))
 
 
 def mlp(shape: Shape, classes: int, norm: Norm) -> nn.Module:
