@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from frameworks.work import mnist_net
+from semifed import library
 from semifed.data import sources
 from semifed.data.sources import Dataset
 from semifed.data.views import View
@@ -25,7 +26,6 @@ from semifed.experiment import Experiment
 from semifed.methods.fedavg import FedAvg
 from semifed.methods.fedsiam import FedSiamMT
 from semifed.nets import zoo
-from semifed.nets.kernels import library
 
 CLIENTS = 10
 Work = Callable[[], object]

@@ -1,4 +1,4 @@
-"""How many images a second the views make on one core, beside Pillow doing the same to one image after the other.
+"""How many images a second the views make on one core: by the kernel, by torch, and by Pillow one after the other.
 
     python benchmarks/views.py
 
@@ -6,6 +6,7 @@ Rates are images per second of processor time, the median of the repetitions: on
 processor time of one thread is what can be compared.
 """
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
+from semifed import library
 from semifed.data.views import VIEW_NAMES, ViewSettings, views
 from semifed.keys import fold, key
 
@@ -46,7 +48,7 @@ def sample(count: int, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
 
 
 def batched_rates(shape: tuple[int, int, int], batch: int) -> dict[str, float]:
-    """The rate of every view of this package."""
+    """The rate of every view of this package, in the form that is switched on."""
     made = views(ViewSettings(), [0.5] * shape[0], [0.25] * shape[0], flips=True)
     images, keys = sample(batch, shape)
     return {name: rate(partial(made[name], images, keys), batch) for name in VIEW_NAMES}
@@ -109,6 +111,16 @@ def pillow_operation(image: Image.Image, kind: int, level: int, way: int) -> Ima
     return others[kind - 8]()
 
 
+def rows_of(shape: tuple[int, int, int]) -> dict[tuple[str, str], dict[str, float]]:
+    """Rates by form and batch; kernel and torch take turns, so that a change of the machine's load meets both."""
+    rows = {}
+    for batch in BATCHES:
+        for form in ("kernel", "torch"):
+            with library.off() if form == "torch" else contextlib.nullcontext():
+                rows[form, str(batch)] = batched_rates(shape, batch)
+    return rows | {("pillow", "1"): pillow_rates(shape)}
+
+
 def settle_memory() -> None:
     """Let glibc keep freed memory instead of handing it back after every call, as it does in a process that trains.
 
@@ -122,12 +134,13 @@ def main() -> None:
     torch.set_num_threads(1)
     settle_memory()
     print(f"images a second on one core; targets for 3 x 32 x 32: {TARGETS}")
-    print(f"{'shape':<12}{'batch':>8}" + "".join(f"{name:>12}" for name in VIEW_NAMES))
+    print(f"{'shape':<12}{'form':>8}{'batch':>8}" + "".join(f"{name:>12}" for name in VIEW_NAMES))
     for shape in SHAPES:
-        rows = {str(batch): batched_rates(shape, batch) for batch in BATCHES} | {"pillow": pillow_rates(shape)}
-        for label, rates in rows.items():
+        for (form, batch), rates in rows_of(shape).items():
             cells = (f"{rates[name]:>12,.0f}" if name in rates else f"{'-':>12}" for name in VIEW_NAMES)
-            print(f"{' x '.join(map(str, shape)):<12}{label:>8}" + "".join(cells))
+            print(f"{' x '.join(map(str, shape)):<12}{form:>8}{batch:>8}" + "".join(cells))
+    if library.switched_off() or library.failures:
+        print(f"`kernel` is torch too: {'; '.join(library.failures) or f'{library.SWITCH}=off'}")
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from semifed import library
 from semifed.nets import kernels
-from semifed.nets.kernels import library
 
 Layer = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-AVAILABLE = library.load(("linear.cpp",)).code is not None and not library.switched_off()
+AVAILABLE = library.load(("nets/kernels/linear.cpp",)).code is not None and not library.switched_off()
 compiled = pytest.mark.skipif(not AVAILABLE, reason=f"no kernels: {kernels.status()}")
 
 

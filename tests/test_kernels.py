@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from convolutions import AVAILABLE, CASES, FIRST, SECOND, Case, assert_near, assert_same, compiled, gradients
+from semifed import library
 from semifed.nets import kernels
-from semifed.nets.kernels import library, operations
+from semifed.nets.kernels import operations
 from semifed.nets.kernels.launch import launch
 from semifed.nets.net import Net
 from semifed.nets.zoo import NetSettings, make

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from convolutions import compiled
+from semifed import library
 from semifed.nets import kernels
-from semifed.nets.kernels import library, operations
+from semifed.nets.kernels import operations
 
 TENSORS = torch.randn(3, 1, 28, 28), torch.randn(10, 1, 5, 5), torch.randn(10)
 PLAIN = F.relu(F.max_pool2d(F.conv2d(*TENSORS), 2))
@@ -73,21 +74,22 @@ def test_where_the_cache_cannot_be_written_the_library_lives_with_the_process(mo
 @compiled
 def test_two_builds_at_once_do_not_disturb_each_other(forgotten: Path) -> None:
     with ThreadPoolExecutor(2) as pool:  # the compiler is a process of its own in any case
-        found = list(pool.map(lambda _: library._load(("linear.cpp",), ()), range(2)))
+        found = list(pool.map(lambda _: library._load(("nets/kernels/linear.cpp",), ()), range(2)))
     assert [one.note for one in found] == ["compiled for this processor"] * 2
     assert [path.name for path in forgotten.rglob("*") if path.is_file()] == ["kernel.so"]
 
 
 @compiled
 def test_what_does_not_load_is_built_again(forgotten: Path) -> None:
-    first = library._load(("linear.cpp",), ())
+    first = library._load(("nets/kernels/linear.cpp",), ())
     assert first.code is not None
     path = next(forgotten.rglob("kernel.so"))
     path.unlink()
     path.write_text("not a library")
-    assert library._load(("linear.cpp",), ()).code is not None
+    assert library._load(("nets/kernels/linear.cpp",), ()).code is not None
 
 
-def test_the_sources_are_beside_the_module() -> None:
+def test_the_sources_are_in_the_package() -> None:
     """They must be in the wheel."""
-    assert {path.name for path in library.HERE.glob("*.cpp")} >= {"linear.cpp", "conv_pool_relu_forward.cpp"}
+    sources = {str(path.relative_to(library.HERE)) for path in library.HERE.rglob("*.cpp")}
+    assert sources >= {"nets/kernels/linear.cpp", "nets/kernels/conv_pool_relu_forward.cpp", "data/kernels/views.cpp"}

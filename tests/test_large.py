@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from convolutions import AVAILABLE, assert_near, assert_same, compiled, gradients
+from semifed import library
 from semifed.nets import kernels
 from semifed.nets.kernels import batch_norm as norms
-from semifed.nets.kernels import convolve, library
+from semifed.nets.kernels import convolve
 from semifed.nets.kernels.batch_norm import batch_norm
 from semifed.nets.kernels.convolve import Conv3x3, conv3x3
 from semifed.nets.zoo import NetSettings, make

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from semifed import library
 from semifed.engine import recording
 from semifed.engine.assemble import prepare
 from semifed.engine.local import Task
@@ -15,7 +16,7 @@ from semifed.engine.recording import Recorded
 from semifed.experiment import Experiment
 from semifed.methods import METHODS
 from semifed.methods.base import Visit
-from semifed.nets.kernels import dropout_scales, library, linear, operations
+from semifed.nets.kernels import dropout_scales, linear, operations
 from semifed.params import leaves
 
 needs_kernels = pytest.mark.skipif(operations.product_library().code is None, reason="no kernels on this machine")

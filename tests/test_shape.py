@@ -17,7 +17,7 @@ COMMAND_FILES = {f"semifed.commands.{place.partition(':')[0]}" for place in COMM
 ENTRANCES = ("semifed", "semifed.cli", "semifed.__main__", "semifed.federation.relay", *COMMAND_FILES)
 
 ORDER: list[set[str]] = [
-    {"errors", "keys", "writing", "batch", "params"},
+    {"errors", "keys", "writing", "batch", "params", "library"},
     {"settings", "payload"},
     {"training", "trust", "federation_settings"},
     {"data", "nets"},

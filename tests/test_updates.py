@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from convolutions import assert_near, compiled
+from semifed import library
 from semifed.engine.assemble import prepare
 from semifed.engine.rounds import begin, run_rounds
 from semifed.engine.workers import open_clients
 from semifed.experiment import Experiment
-from semifed.nets.kernels import library
 from semifed.nets.kernels.updates import Rule, descend, follow
 from semifed.nets.slots import Slots
 from semifed.params import leaves

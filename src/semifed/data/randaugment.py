@@ -29,6 +29,9 @@ Operation = Callable[[Tensor, Tensor], Tensor]
 
 TOP_LEVEL = 10
 CUTOUT_GREY = 127
+FACTORS = tuple(level * 0.9 / TOP_LEVEL + 0.05 for level in range(TOP_LEVEL + 1))
+"""Of brightness, color, contrast and sharpness at every level, to be rounded to float32."""
+
 _POSITION = 16  # bits after the point in the source positions of the geometric operations
 
 
@@ -174,8 +177,7 @@ def _sharpness(images: Tensor, levels: Tensor) -> Tensor:
 
 
 def _factor(levels: Tensor) -> Tensor:
-    factors = [level * 0.9 / TOP_LEVEL + 0.05 for level in range(TOP_LEVEL + 1)]
-    return torch.tensor(factors, dtype=torch.float32, device=levels.device)[levels.abs()]
+    return torch.tensor(FACTORS, dtype=torch.float32, device=levels.device)[levels.abs()]
 
 
 def _floor(values: Tensor) -> Tensor:
@@ -199,12 +201,17 @@ def _source_pixels(name: str, height: int, width: int, device: torch.device) -> 
     A table, since the levels are few: found once, in fixed point, and the same on every device.
     """
     levels = range(-TOP_LEVEL, TOP_LEVEL + 1)
-    maps = torch.tensor([_fixed_point(_affine_map(name, level, height, width)) for level in levels], device=device)
+    maps = torch.tensor([source_map(name, level, height, width) for level in levels], device=device)
     a, b, c, d, e, f = maps[:, :, None, None].unbind(1)
     x, y = torch.arange(width, device=device), torch.arange(height, device=device)[:, None]
     column, row = (a * x + b * y + c) >> _POSITION, (d * x + e * y + f) >> _POSITION
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
     return (row * width + column).where(inside, 0).flatten(1), inside.byte().flatten(1)
+
+
+def source_map(name: str, level: int, height: int, width: int) -> list[int]:
+    """(a, b, c, d, e, f): output pixel (x, y) shows (a x + b y + c, d x + e y + f), in 1/65536 pixels and cut."""
+    return _fixed_point(_affine_map(name, level, height, width))
 
 
 def _affine_map(name: str, level: int, height: int, width: int) -> tuple[float, ...]:
@@ -253,4 +260,5 @@ OPERATIONS: dict[str, Operation] = {
     "translate-x": partial(_geometric, name="translate-x"),
     "translate-y": partial(_geometric, name="translate-y"),
 }
+GEOMETRIC = ("rotate", "shear-x", "shear-y", "translate-x", "translate-y")
 _IDENTITY = list(OPERATIONS).index("identity")

@@ -9,6 +9,8 @@ of the same keys are drawn independently. The batch may be a whole cohort, flatt
     strong   crop, shift and flip where `weak` names them, then RandAugment, then cutout
     shift    only the shift
     flip     only the flip
+
+Where it can, a kernel makes them (data/kernels). The code here is what it is held to, bit by bit, and does the rest.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,6 +20,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from semifed.data.kernels import Folds, Kernel, Recipe
 from semifed.data.randaugment import TOP_LEVEL, blend, cutout, luminance, mean_grey, randaugment, whole
 from semifed.errors import SettingError
 from semifed.keys import fold, uniform
@@ -30,7 +33,7 @@ VIEW_NAMES = ("clean", "weak", "strong", "shift", "flip")
 
 # Which of an image's draws decides what, and what its key is folded with for the rest. Changing one changes results.
 _DRAWS = ("crop-y", "crop-x", "shift-y", "shift-x", "flip", "contrast", "grey")
-_FOR_RANDAUGMENT, _FOR_CUTOUT = len(_DRAWS), len(_DRAWS) + 1
+_FOLDS = Folds(randaugment=len(_DRAWS), cutout=len(_DRAWS) + 1)
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,9 @@ def views(settings: ViewSettings, mean: Sequence[float], std: Sequence[float], f
 
     def strong(images: Tensor, keys: Tensor) -> Tensor:
         images = _move(images, _draws(keys), allowed, settings)
-        own = fold(keys, _FOR_RANDAUGMENT)
+        own = fold(keys, _FOLDS.randaugment)
         images = randaugment(images, own, settings.operations, settings.magnitude, settings.probability)
-        return cutout(images, fold(keys, _FOR_CUTOUT), settings.cutout) if settings.cutout else images
+        return cutout(images, fold(keys, _FOLDS.cutout), settings.cutout) if settings.cutout else images
 
     def shift(images: Tensor, keys: Tensor) -> Tensor:
         return _move(images, _draws(keys), ["shift"], settings)
@@ -93,26 +96,55 @@ def views(settings: ViewSettings, mean: Sequence[float], std: Sequence[float], f
         return images
 
     changes = (clean, weak, strong, shift, flip)
+    recipes = _recipes(allowed, settings, flips)
     return {
-        name: _as_view(number, change, mean, std)
-        for number, (name, change) in enumerate(zip(VIEW_NAMES, changes, strict=True))
+        name: _as_view(change, recipe, mean, std)
+        for name, change, recipe in zip(VIEW_NAMES, changes, recipes, strict=True)
     }
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """(x / 255 - mean) / std of each channel, in float32."""
-    scale = torch.tensor([1 / (255 * s) for s in std], dtype=torch.float32, device=images.device)
-    offset = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32, device=images.device)
+    scales, offsets = _scales_and_offsets(mean, std)
+    scale = torch.tensor(scales, dtype=torch.float32, device=images.device)
+    offset = torch.tensor(offsets, dtype=torch.float32, device=images.device)
     return images.float().mul_(scale[:, None, None]).add_(offset[:, None, None])
 
 
-def _as_view(number: int, change: View, mean: Sequence[float], std: Sequence[float]) -> View:
+def _scales_and_offsets(mean: Sequence[float], std: Sequence[float]) -> tuple[list[float], list[float]]:
+    return [1 / (255 * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]
+
+
+def _recipes(allowed: Sequence[str], settings: ViewSettings, flips: bool) -> list[Recipe]:
+    """The views in the order of their names, as the kernel takes them."""
+    move = Recipe(
+        crop=settings.crop if "crop" in allowed else None,
+        shift=settings.shift if "shift" in allowed else None,
+        flip="flip" in allowed,
+    )
+    weak = move._replace(
+        contrast=settings.contrast if "contrast" in allowed else None,
+        grey=settings.grey if "grey" in allowed else None,
+    )
+    strong = move._replace(
+        operations=settings.operations,
+        magnitude=settings.magnitude,
+        probability=settings.probability,
+        cutout=settings.cutout,
+    )
+    recipes = (Recipe(), weak, strong, Recipe(shift=settings.shift), Recipe(flip=flips))
+    return [recipe._replace(number=number) for number, recipe in enumerate(recipes)]
+
+
+def _as_view(change: View, recipe: Recipe, mean: Sequence[float], std: Sequence[float]) -> View:
     """The change with draws of its own, followed by normalisation."""
+    kernel = Kernel(recipe, _FOLDS, *_scales_and_offsets(mean, std))
 
     def view(images: Tensor, keys: Tensor) -> Tensor:
         if images.dtype != torch.uint8:
             raise TypeError(f"a view takes uint8 images, not {images.dtype}")
-        return normalise(change(images, fold(keys, number)), mean, std)
+        made = kernel(images, keys)
+        return normalise(change(images, fold(keys, recipe.number)), mean, std) if made is None else made
 
     return view
 

@@ -26,8 +26,8 @@ from semifed.engine.chunks import Answer, Chunk, pack_chunks, read_answers, that
 from semifed.engine.local import Outcome, Task
 from semifed.errors import RunError, SettingError
 from semifed.experiment import Experiment
+from semifed.library import SWITCH
 from semifed.nets import kernels
-from semifed.nets.kernels.library import SWITCH
 
 START_SECONDS = 300.0
 """So long a run waits for its first worker: a cluster may have to make room, or a node."""

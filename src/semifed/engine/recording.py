@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from semifed import library
 from semifed.engine.tape import Recorder, Tape
-from semifed.nets.kernels import library
 from semifed.nets.kernels.launch import heard_by
 from semifed.params import leaves, tree_map
 

@@ -18,11 +18,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from semifed import writing
+from semifed import library, writing
 from semifed.engine.assemble import load_data
 from semifed.errors import RunError, SemifedError, SettingError
 from semifed.experiment import Experiment
-from semifed.nets.kernels import library
 from semifed.settings import read_toml
 from semifed.trained.card import card
 from semifed.trained.model import Model

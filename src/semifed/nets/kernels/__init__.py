@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from semifed import keys
-from semifed.nets.kernels import library, operations
+from semifed import keys, library
+from semifed.nets.kernels import operations
 from semifed.nets.kernels.autograd import apply, directly_mapped, unwrapped
 
 LARGEST_KERNEL = 7

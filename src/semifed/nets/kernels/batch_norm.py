@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from semifed.nets.kernels import library, single
+from semifed import library
+from semifed.nets.kernels import single
 
 Normalised = tuple[Tensor, Tensor, Tensor]
 """The result, and the mean and variance of each channel."""
@@ -91,4 +92,4 @@ def _shape(x: Tensor) -> tuple[int, ...]:
 
 @functools.cache
 def _loaded() -> Any:
-    return library.load(("batch_norm.cpp",)).code
+    return library.load(("nets/kernels/batch_norm.cpp",)).code

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from semifed.nets.kernels import library, single
+from semifed import library
+from semifed.nets.kernels import single
 
 CHANNELS = 32
 """The kernel takes multiples of this many channels, in and out."""
@@ -90,5 +91,5 @@ def _channels_last(tensor: Tensor) -> Tensor:
 @functools.cache
 def _loaded() -> Any:
     """The kernel, if it was built for this very processor: torch's own always is."""
-    built = library.load(("convolve.cpp",))
+    built = library.load(("nets/kernels/convolve.cpp",))
     return built.code if built.note == library.NATIVE else None

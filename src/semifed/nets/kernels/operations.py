@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from semifed.nets.kernels import library
+from semifed import library
 from semifed.nets.kernels.launch import launch
 
 Gradients = tuple[Tensor | None, Tensor, Tensor]
@@ -122,7 +122,7 @@ def pooled(size: int, kernel: int, padding: int) -> int:
 @functools.cache
 def convolution(kernel: int, padding: int) -> Convolution | None:
     """The convolution of one kernel size, if it could be built."""
-    sources = ("conv_pool_relu_forward.cpp", "conv_pool_relu_backward.cpp")
+    sources = ("nets/kernels/conv_pool_relu_forward.cpp", "nets/kernels/conv_pool_relu_backward.cpp")
     code = library.load(sources, (f"-DKERNEL={kernel}",)).code
     return Convolution(code, padding) if code else None
 
@@ -137,13 +137,13 @@ def product() -> Product | None:
 @functools.cache
 def dropout() -> Dropout | None:
     """Dropout, if it could be built."""
-    code = library.load(("dropout.cpp",)).code
+    code = library.load(("nets/kernels/dropout.cpp",)).code
     return Dropout(code) if code else None
 
 
 def product_library() -> library.Library:
     """The smallest of the libraries: what became of it tells whether this machine can build kernels."""
-    return library.load(("linear.cpp",))
+    return library.load(("nets/kernels/linear.cpp",))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semifed.nets.kernels import library
+from semifed import library
 
 
 def fit(*tensors: Tensor | None) -> bool:

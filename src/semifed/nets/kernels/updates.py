@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from semifed.nets.kernels import library
+from semifed import library
 from semifed.params import expand_as
 
 Tensors = list[Tensor]
@@ -110,4 +110,4 @@ def _addresses(tensors: Tensors | None) -> Any:
 
 @functools.cache
 def _loaded() -> Any:
-    return library.load(("updates.cpp",)).code
+    return library.load(("nets/kernels/updates.cpp",)).code

@@ -1,4 +1,4 @@
-"""The C++ sources beside this file, built once on this machine by the compiler it has, and loaded. No torch headers.
+"""C++ sources of this package, built once on this machine by the compiler it has, and loaded. No torch headers.
 
 What is built lies in ~/.cache/semifed/kernels under a hash of sources, flags and processor. It is written under
 another name and renamed, so that processes which build at the same time do not disturb each other.
@@ -61,16 +61,16 @@ failures: list[str] = []
 
 
 @functools.cache
-def load(sources: tuple[str, ...], defines: tuple[str, ...] = ()) -> Library:
-    """The library of these sources, from the cache or built now."""
-    library = _load(sources, defines)
+def load(sources: tuple[str, ...], more: tuple[str, ...] = ()) -> Library:
+    """The library of these sources (places in this package), from the cache or built now with more flags."""
+    library = _load(sources, more)
     if library.code is None and library.note not in failures:
         failures.append(library.note)
     return library
 
 
-def _load(sources: Sequence[str], defines: Sequence[str]) -> Library:
-    builds = [_Build(sources, (*FLAGS, *variant, *defines)) for variant in VARIANTS]
+def _load(sources: Sequence[str], more: Sequence[str]) -> Library:
+    builds = [_Build([HERE / name for name in sources], (*FLAGS, *variant, *more)) for variant in VARIANTS]
     for build in builds:
         if (code := _open(build.path)) is not None:
             return Library(code, build.note)
@@ -88,9 +88,10 @@ def _load(sources: Sequence[str], defines: Sequence[str]) -> Library:
 class _Build:
     """One way to build a library, and where the result belongs."""
 
-    def __init__(self, sources: Sequence[str], flags: Sequence[str]) -> None:
+    def __init__(self, sources: Sequence[Path], flags: Sequence[str]) -> None:
         self._sources, self._flags = sources, flags
-        texts = [path.read_bytes() for path in sorted(HERE.glob("*.h")) + [HERE / name for name in sources]]
+        headers = sorted(header for folder in {path.parent for path in sources} for header in folder.glob("*.h"))
+        texts = [path.read_bytes() for path in [*headers, *sources]]
         ingredients = [*texts, *(flag.encode() for flag in flags), _processor().encode()]
         digest = hashlib.blake2b(b"\0".join(ingredients), digest_size=10).hexdigest()
         self.path = _cache() / digest / "kernel.so"
@@ -101,7 +102,7 @@ class _Build:
         path = self.path if _writable(self.path.parent) else Path(_own_folder(), self.path.parent.name + ".so")
         with tempfile.TemporaryDirectory(dir=path.parent, prefix="unfinished-") as folder:
             unfinished = Path(folder, path.name)
-            command = [compiler, *self._flags, "-o", str(unfinished), *(str(HERE / name) for name in self._sources)]
+            command = [compiler, *self._flags, "-o", str(unfinished), *map(str, self._sources)]
             try:
                 subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)  # noqa: S603
                 unfinished.replace(path)
