@@ -86,11 +86,15 @@ class Stepper:
         values = [value for params in trained.values() for value in params.values()]
         with torch.no_grad():
             rate, before = self._rate(parts, batch.clock), state.momentum.get(number)
-            updated, momentum = self._update(values, list(gradients), before, rate)
             pulled = self._pulled(gradients)
-            if not bool(pulled.all()):
-                before = before or [torch.zeros_like(one) for one in momentum]
-                updated, momentum = _choose(pulled, updated, values), _choose(pulled, momentum, before)
+            if bool(pulled.any()):
+                updated, momentum = self._update(values, list(gradients), before, rate)
+                if not bool(pulled.all()):
+                    before = before or [torch.zeros_like(one) for one in momentum]
+                    updated, momentum = _choose(pulled, updated, values), _choose(pulled, momentum, before)
+            else:
+                updated = values
+                momentum = before or [torch.zeros_like(one) for one in values if self._training.momentum]
             state.momentum[number] = momentum
         new = iter(updated)
         for part, params in trained.items():
