@@ -14,6 +14,7 @@ from semifed.methods.fedmatch import FedMatch
 from semifed.methods.fixmatch import FixMatch
 from semifed.methods.uda import UDA
 from semifed.nets.net import Net, Pass
+from semifed.nets.rows import together
 from semifed.nets.zoo import NetSettings, make
 from semifed.params import Params, lay_out, leaves
 from semifed.training import ClientTraining
@@ -65,6 +66,18 @@ def test_rows_that_do_not_count_have_logits_and_no_gradient(
     assert calls == ([] if number == 7 else [(7 - number, False)]) + [(3 + number, True)]
     assert_near([one.detach() for one in found], [known.detach(), guessed.detach()])
     assert_near(pulls(found[1], counts, params, found[0]), expected)
+
+
+def test_a_batch_without_rows_leaves_the_order_in_memory_as_it_is() -> None:
+    x = lay_out(images(7), torch.channels_last)
+    seen = list[Tensor]()
+
+    def forward(x: Tensor) -> Tensor:
+        seen.append(x)
+        return x.flatten(1)
+
+    together(forward, (x[:0], KEPT["none"][:0]), (x, KEPT["all"], KEPT["some"]))
+    assert [one.stride(1) for one in seen] == [1, 1]
 
 
 @pytest.mark.parametrize("kept", KEPT)

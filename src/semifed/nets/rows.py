@@ -12,7 +12,8 @@ Forward = Callable[[Tensor], Tensor]
 
 def together(forward: Forward, *batches: tuple[Tensor, ...]) -> list[Tensor]:
     """The outputs of several batches by one pass; each is given as for `Pass.each`."""
-    images = torch.cat([x for x, *_ in batches])
+    # A batch without rows lies in memory in no order, and would lose that of the others.
+    images = torch.cat([x for x, *_ in batches if len(x)] or [x for x, *_ in batches])
     counts = [masks[1] if len(masks) > 1 else torch.ones_like(masks[0]) for _, *masks in batches]
     return list(torch.split(chosen(forward, images, torch.cat(counts), others=True), [len(x) for x, *_ in batches]))
 
