@@ -278,7 +278,7 @@ def _same(one: Any, two: Any) -> bool:
         return one.keys() == two.keys() and all(_same(one[name], two[name]) for name in one)
     if isinstance(one, tuple):
         return all(_same(*pair) for pair in zip(one, two, strict=True))
-    return one is two or (one.dtype == two.dtype == torch.bool and torch.equal(one, two))
+    return one is two or (isinstance(one, Tensor) and one.dtype == torch.bool and torch.equal(one, two))
 
 
 def _plain(value: Any) -> str:
