@@ -21,9 +21,9 @@ from semifed.engine.local import Absent, Outcome, Reply, Task
 from semifed.engine.rounds import begin
 from semifed.errors import RunError
 from semifed.methods import METHODS
-from semifed.methods.base import Terms, Visit
+from semifed.methods.base import Method, Terms, Visit
 from semifed.methods.fedavg import FedAvg
-from semifed.nets.net import Pass
+from semifed.nets.net import Net, Pass
 from semifed.params import Params, Parts, leaves
 from semifed.payload import Partial
 from semifed.trust import GateSettings
@@ -153,6 +153,40 @@ def test_40_what_is_not_finite(bad: float, honest: Round) -> None:
     passed = honest.passed()
     assert clients_of(passed) == [0, 1, 3, 4]
     assert passed.refused == {"2": "non_finite: in what is sent"}
+
+
+def test_40_a_sum_beyond_all_numbers_is_not_what_is_sent(honest: Round) -> None:
+    with_net(honest, 2, lambda net: {**net, "head.bias": torch.full_like(net["head.bias"], 3e38)})
+    assert honest.passed(norm=0).refused == {}
+
+
+@pytest.mark.parametrize("withheld", [True, False])
+def test_40_what_is_withheld_may_be_anything(withheld: bool) -> None:
+    round = Round("fedmatch")
+    sigma = round.outcome(3).up["sigma"]
+    value, sent = sigma.values["head.bias"].clone(), torch.zeros_like(sigma.sent["head.bias"])
+    value[1], sent[1] = math.nan, not withheld
+    spoilt = Partial({**sigma.values, "head.bias": value}, {**sigma.sent, "head.bias": sent})
+    round.spoil(3, up={**round.outcome(3).up, "sigma": spoilt})
+    assert round.passed().refused == ({} if withheld else {"3": "non_finite: in what is sent"})
+
+
+@pytest.mark.parametrize(("method", "uploads"), [("fedavg", 1), ("fedmatch", 1), ("ssfl", CLIENTS)])
+def test_what_clients_would_send_that_did_nothing_is_found_once_for_all_who_received_the_same(
+    monkeypatch: pytest.MonkeyPatch, method: str, uploads: int
+) -> None:
+    round, calls, upload = Round(method), list[Parts](), type(Round(method).method).upload
+
+    def counted(method: Method, net: Net, parts: Parts, down: Parts) -> Parts:
+        calls.append(down)
+        return upload(method, net, parts, down)
+
+    monkeypatch.setattr(type(round.method), "upload", counted)
+    idle = [turn.idle for turn in round.passed().sound]
+    assert len(calls) == uploads
+    for own, task in zip(idle, round.tasks, strict=True):
+        expected = upload(round.method, round.assembly.net, round.method.start(task.down, task.kept), task.down)
+        assert all(torch.equal(one, two) for one, two in zip(leaves(own), leaves(expected), strict=True))
 
 
 SPOILT: dict[str, Callable[[Params], Any]] = {

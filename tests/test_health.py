@@ -12,6 +12,7 @@ from rich.console import Console
 from torch import Tensor
 
 import semifed
+from semifed.batch import Batch
 from semifed.engine.health import Rates, alarms, collapsed, odd_clients
 from semifed.errors import SettingError
 from semifed.methods import METHODS
@@ -20,7 +21,7 @@ from semifed.methods.fixmatch import FixMatch
 from semifed.methods.mean_teacher import MeanTeacher
 from semifed.methods.uda import UDA
 from semifed.nets.net import Pass
-from semifed.params import leaves
+from semifed.params import Parts, leaves
 from semifed.results.record import Row
 from semifed.terminal import Watcher
 from toys import TINY
@@ -35,9 +36,10 @@ class OneClass(FixMatch):
 
     sure: bool = True
 
-    def agree(self, net: Pass, logits: Tensor, opinion: Tensor, real: Tensor) -> Tensor:
+    def opinion(self, net: Pass, parts: Parts, batch: Batch) -> Tensor:
+        opinion = super().opinion(net, parts, batch)
         wanted = torch.arange(opinion.shape[-1]) == 1
-        return super().agree(net, logits, 0 * opinion + 100.0 * wanted * self.sure, real)
+        return 0 * opinion + 100.0 * wanted * self.sure
 
 
 def experiment(method: Method, *words: str) -> semifed.Experiment:

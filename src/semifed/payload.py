@@ -140,7 +140,7 @@ class _Entry(NamedTuple):
             raise TypeError(f"{'/'.join(path)}: tensors of {value.dtype} cannot be sent")
         if sent is None or bool(sent.all()):
             return _Entry(path, value, sent, "whole", value.numel() * value.element_size())
-        chosen = int(sent.sum())
+        chosen = int(sent.count_nonzero())
         if not chosen:
             return _Entry(path, value, sent, "nothing", 0)
         values = chosen * (value.numel() // sent.numel()) * value.element_size()

@@ -86,11 +86,15 @@ class Stepper:
         values = [value for params in trained.values() for value in params.values()]
         with torch.no_grad():
             rate, before = self._rate(parts, batch.clock), state.momentum.get(number)
-            updated, momentum = self._update(values, list(gradients), before, rate)
             pulled = self._pulled(gradients)
-            if not bool(pulled.all()):
-                before = before or [torch.zeros_like(one) for one in momentum]
-                updated, momentum = _choose(pulled, updated, values), _choose(pulled, momentum, before)
+            if bool(pulled.any()):
+                updated, momentum = self._update(values, list(gradients), before, rate)
+                if not bool(pulled.all()):
+                    before = before or [torch.zeros_like(one) for one in momentum]
+                    updated, momentum = _choose(pulled, updated, values), _choose(pulled, momentum, before)
+            else:
+                updated = values
+                momentum = before or [torch.zeros_like(one) for one in values if self._training.momentum]
             state.momentum[number] = momentum
         new = iter(updated)
         for part, params in trained.items():
@@ -111,7 +115,10 @@ class Stepper:
         seen, statistics = self.lift(losses)(trained, parts, batch, keys + number)
         values = [*leaves(trained)]
         total = sum((term.sum() for term in seen.terms.values()), torch.zeros((), device=values[0].device))
-        gradients = torch.autograd.grad(total, values, allow_unused=True, materialize_grads=True)
+        if total.requires_grad:
+            gradients = torch.autograd.grad(total, values, allow_unused=True, materialize_grads=True)
+        else:  # no row of a large net counts
+            gradients = tuple(torch.zeros_like(value) for value in values)
         return Pull(tree_map(Tensor.detach, seen), tree_map(Tensor.detach, statistics), gradients)
 
     def _trained(self, move: Descend, parts: Parts) -> Parts:

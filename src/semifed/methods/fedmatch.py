@@ -97,7 +97,7 @@ class FedMatch(Method):
         rows, sigma, psi = batch.rows("unlabelled"), parts["sigma"], parts["psi"]
         clean, strong = rows.views
         theta = add(sigma, psi)
-        logits, changed = net.each(theta, (clean, rows.real), (strong, rows.real))
+        logits = net(theta, clean, rows.real)
         with torch.no_grad():
             nets = [add(sigma, at(parts["helpers"].values, place)) for place in range(self.count)]
             theirs = [net.evaluate(other, clean).softmax(-1) for other in nets]
@@ -107,7 +107,7 @@ class FedMatch(Method):
         net.note_labels(label, kept, rows.real, logits.shape[-1])
         net.note_agreement(logits, theirs, rows.real, helped)
         apart = sum((kl(other, logits) for other in theirs), logits.new_zeros(len(rows.y)))
-        agreement = cross_entropies(changed, label)
+        agreement = cross_entropies(net.only(kept, theta, strong, rows.real), label)
         terms = {
             "inter_client": self.lambda_i * helped * masked_mean(apart, rows.real),
             "agreement": self.lambda_a * masked_mean(agreement, kept),

@@ -72,11 +72,12 @@ class FixMatch(Method):
 
     def terms(self, net: Pass, parts: Parts, batch: Batch, opinion: Tensor) -> Terms:
         labelled, unlabelled = batch.rows("labelled"), batch.rows("unlabelled")
-        rows = (labelled.views[0], labelled.real), (unlabelled.views[1], unlabelled.real)
-        known, guessed = net.each(parts["net"], *rows)
+        kept = self.kept(opinion, unlabelled.real)
+        strong = unlabelled.views[1], unlabelled.real, kept
+        known, guessed = net.each(parts["net"], (labelled.views[0], labelled.real), strong)
         terms = {
             "cross_entropy": cross_entropy(known, labelled.y, self.counted(known, labelled, batch)),
-            "pseudo_label": self.weight * self.agree(net, guessed, opinion, unlabelled.real),
+            "pseudo_label": self.weight * self.agree(net, guessed, opinion, kept, unlabelled.real),
         }
         if self.mu:
             terms["proximity"] = self.mu / 2 * sq_dist(net.weights(parts["net"]), parts["received"])
@@ -90,10 +91,13 @@ class FixMatch(Method):
         """The labelled rows that count."""
         return rows.labelled
 
-    def agree(self, net: Pass, logits: Tensor, opinion: Tensor, real: Tensor) -> Tensor:
+    def kept(self, opinion: Tensor, real: Tensor) -> Tensor:
+        """The unlabelled rows that count."""
+        return real & (opinion.softmax(-1).amax(-1) >= self.threshold)
+
+    def agree(self, net: Pass, logits: Tensor, opinion: Tensor, kept: Tensor, real: Tensor) -> Tensor:
         """The unlabelled term, before its weight."""
-        sure, label = opinion.softmax(-1).max(-1)
-        kept = real & (sure >= self.threshold)
+        label = opinion.softmax(-1).max(-1).indices
         net.note_labels(label, kept, real, opinion.shape[-1])
         net.note_agreement(opinion, [logits], real)
         return masked_mean(cross_entropies(logits, label) * kept, real)

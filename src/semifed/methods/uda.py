@@ -41,9 +41,11 @@ class UDA(FixMatch):
         true = logits.detach().softmax(-1).gather(-1, rows.y.clamp(min=0)[:, None])[:, 0]
         return rows.labelled & (true <= annealed(batch.clock.round, batch.clock.rounds, logits.shape[-1]))
 
-    def agree(self, net: Pass, logits: Tensor, opinion: Tensor, real: Tensor) -> Tensor:
-        sure, label = opinion.softmax(-1).max(-1)
-        kept = real & (sure > self.threshold)
+    def kept(self, opinion: Tensor, real: Tensor) -> Tensor:
+        return real & (opinion.softmax(-1).amax(-1) > self.threshold)
+
+    def agree(self, net: Pass, logits: Tensor, opinion: Tensor, kept: Tensor, real: Tensor) -> Tensor:
+        label = opinion.softmax(-1).max(-1).indices
         net.note_labels(label, kept, real, opinion.shape[-1])
         net.note_agreement(opinion, [logits], real)
         # From the largest down, so that a temperature near 0 gives a hard label and nothing infinite.

@@ -12,9 +12,11 @@ from torch.func import functional_call
 
 from semifed import keys
 from semifed.errors import SettingError
+from semifed.nets import rows
 from semifed.nets.heads import find_head, without
 from semifed.nets.layers import BatchNorm, KeyedDropout, make_pure
 from semifed.nets.slots import Slots
+from semifed.nets.state import aliases_of, constants_of, state_of
 from semifed.params import Params, Parts, layer
 
 Shape = tuple[int, ...]
@@ -48,11 +50,11 @@ class Net:
         module = make_pure(build())
         self.head = find_head(module, name, head)
         self.unmapped = ""  # why it cannot train several clients at once, if so
-        self._aliases = _aliases(module)
+        self._aliases = aliases_of(module)
         self.parameters = frozenset(name for name, one in module.named_parameters() if one.requires_grad)
-        self.buffers = frozenset(_state(module)) - self.parameters
+        self.buffers = frozenset(state_of(module)) - self.parameters
         self.size = sum(parameter.numel() for parameter in module.parameters())
-        self._constants = _constants(module)
+        self._constants = constants_of(module)
         module.to("meta").requires_grad_(False)
         training = copy.deepcopy(module).train()
         self._modes = {True: training, False: module.eval()}
@@ -115,7 +117,7 @@ class Net:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
             module = make_pure(self._build())
-        return {name: tensor.detach().clone() for name, tensor in _state(module).items()}
+        return {name: tensor.detach().clone() for name, tensor in state_of(module).items()}
 
     @torch.no_grad()
     def module(self, params: Params) -> nn.Module:
@@ -200,17 +202,25 @@ class Pass:
         """Logits of the rows of `x`; rows that are not `real` do not touch the batch statistics."""
         return self._forward(params, x, real, "")
 
-    def each(self, params: Params, *batches: tuple[Tensor, Tensor]) -> list[Tensor]:
-        """Logits of several batches, given as rows and which are real, one after the other.
+    def each(self, params: Params, *batches: tuple[Tensor, ...]) -> list[Tensor]:
+        """Logits of several batches: the rows, which are real, and which of them count in the loss, if not all do.
 
-        A large net in which no row meets another takes them together: then there is one gradient of it, not several.
+        A large net takes them together, so that it has one gradient, and none of the rows that do not count.
         """
-        net, first = self._net, batches[0][0]
-        apart = net.size < LARGE or net.norms or net.dropouts or torch._C._are_functorch_transforms_active()
-        if apart or any(x.shape[1:] != first.shape[1:] for x, _ in batches):
-            return [self(params, x, real) for x, real in batches]
-        images, real = (torch.cat(parts) for parts in zip(*batches, strict=True))
-        return list(torch.split(self(params, images, real), [len(x) for x, _ in batches]))
+        if self._rows_meet() or len({x.shape[1:] for x, *_ in batches}) > 1:
+            return [self(params, x, masks[0]) for x, *masks in batches]
+        return rows.together(lambda x: self._net.call(True, params, x, {}), *batches)
+
+    def only(self, counts: Tensor, params: Params, x: Tensor, real: Tensor) -> Tensor:
+        """Logits of rows of which nobody looks at those that do not count: a large net gives 0 for them."""
+        if self._rows_meet():
+            return self(params, x, real)
+        return rows.chosen(lambda x: self._net.call(True, params, x, {}), x, counts, others=False)
+
+    def _rows_meet(self) -> bool:
+        """Whether a row's logits depend on who else is there; of a small net, and of mapped ones, all are taken."""
+        net = self._net
+        return bool(net.size < LARGE or net.norms or net.dropouts or torch._C._are_functorch_transforms_active())
 
     def features(self, params: Params, x: Tensor, real: Tensor) -> Tensor:
         """What the net's backbone makes of the rows, before its head."""
@@ -276,25 +286,3 @@ class Pass:
         for name, value in net.take_statistics().items():
             self._moved[id(params[name])] = params[name], value
         return output
-
-
-def _aliases(module: nn.Module) -> dict[str, str]:
-    """The further names of tensors that stand in several places (tied weights), each with the first name."""
-    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    first: dict[int, str] = {}
-    names = {name: first.setdefault(id(tensor), name) for name, tensor in named}
-    return {name: own for name, own in names.items() if name != own}
-
-
-def _state(module: nn.Module) -> Params:
-    """What a module trains or saves, each tensor once."""
-    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return {name: named[name] for name in module.state_dict() if name in named}
-
-
-def _constants(module: nn.Module) -> Params:
-    """Buffers that a module does not save, such as a table of positions."""
-    saved = module.state_dict()
-    given = {f"{path}.key" for path, layer in module.named_modules() if isinstance(layer, KeyedDropout)}
-    buffers = {name: tensor.clone() for name, tensor in module.named_buffers() if name not in saved}
-    return {name: tensor for name, tensor in buffers.items() if name not in given}
