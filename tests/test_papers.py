@@ -12,7 +12,7 @@ from semifed.papers import ledger, presets
 from semifed.papers.ledger import Book, Entry, settings_of
 from semifed.papers.numbers import published, slug
 from semifed.papers.presets import chosen, merged
-from semifed.papers.reproduce import fill, fills, missing, records, tally, text_table
+from semifed.papers.reproduce import fill, missing, of_cells, records, tally, text_table
 from semifed.results.tables import read_csv
 from toys import TINY, call
 
@@ -174,7 +174,7 @@ def test_runs_go_into_the_ledger_and_come_back(small: str, tmp_path: Path) -> No
     runs = collect([tmp_path / "runs" / "reproduce" / "toy-table"])
     assert len(runs) == 4
     second = presets.read(small).cells[1:2]  # a folder may hold runs of other tables, which this one does not record
-    assert [fills(second, one) for one in runs] == [one.method == "fedsiam-d" for one in runs]
+    assert of_cells(second, runs) == [one for one in runs if one.method == "fedsiam-d"]
     target = [one for one in runs if one.method == "fedsiam-d"]
     kept = [min(one.rows, key=lambda row: row["models"]["target"]["loss"])["models"]["target"] for one in target]
     assert answer[1]["ours"] == pytest.approx(sum(score["accuracy"] for score in kept) / 2, abs=1e-3)

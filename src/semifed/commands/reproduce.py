@@ -11,7 +11,7 @@ from semifed.commands.plan import show
 from semifed.commands.sweep import run_watched
 from semifed.errors import RunError, SettingError
 from semifed.papers import ledger, presets
-from semifed.papers.reproduce import fill, fills, missing, records, tally, text_table
+from semifed.papers.reproduce import fill, missing, of_cells, records, tally, text_table
 from semifed.results.collection import StoredRun, collect
 from semifed.results.tables import FORMATS
 from semifed.sweeps.sweep import default_jobs
@@ -87,8 +87,7 @@ def reproduce(
         run_watched(points, place, (), jobs, data_dir, quiet)
     runs = _runs_in(place, required=record)
     if record:
-        ours = [run for run in runs if fills(preset.cells, run)]
-        click.echo(f"{ledger.record(name, ours, ledger_dir)} runs recorded", err=True)
+        click.echo(f"{ledger.record(name, of_cells(preset.cells, runs), ledger_dir)} runs recorded", err=True)
     lines = fill(cells, preset.round, ledger.Book([*entries, *(ledger.entry(run) for run in runs if run.done)]))
     if as_json:
         click.echo(json.dumps(records(lines), indent=2))

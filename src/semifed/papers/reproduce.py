@@ -53,10 +53,10 @@ def _model(cell: Cell, entry: Entry) -> str:
     return first if cell.model is None else cell.model if cell.model in entry.models else ""
 
 
-def fills(cells: Sequence[Cell], run: StoredRun) -> bool:
-    """Whether a run is one of these cells: a folder may hold runs of several tables."""
-    own = settings_of(Experiment.of(run.experiment))
-    return any(settings_of(cell.experiment) == own for cell in cells)
+def of_cells(cells: Sequence[Cell], runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """The runs that fill one of these cells: a folder may hold runs of several tables."""
+    wanted = [settings_of(cell.experiment) for cell in cells]
+    return [run for run in runs if settings_of(Experiment.of(run.experiment)) in wanted]
 
 
 def missing(cells: Sequence[Cell], seeds: int, book: Book | None = None) -> list[Point]:
