@@ -13,7 +13,7 @@ from semifed.papers.ledger import Book, Entry, settings_of
 from semifed.papers.numbers import published, slug
 from semifed.papers.presets import chosen, merged
 from semifed.papers.reproduce import fill, missing, of_cells, records, tally, text_table
-from semifed.results.tables import read_csv
+from semifed.results.tables import latex, markdown, read_csv
 from toys import TINY, call
 
 SMALL = """
@@ -149,9 +149,13 @@ def test_cells_are_filled_by_settings(small: str) -> None:
     assert (lines[1].ours, lines[1].last, lines[1].difference) == ([61, 61], [60, 60], 11)
     assert [row[-1] for row in text_table(preset, lines, 3).rows] == [
         "not run",
-        "1 of 3 seeds not run; our own reason",
+        "1 of 3 seeds not run (1)",
         "not run",
     ]
+    told = text_table(preset, lines, 3)
+    assert told.notes == ["our own reason"]
+    assert markdown(told).endswith("\n\n(1) our own reason\n")
+    assert latex(told).splitlines()[1] == "% (1) our own reason"
     assert tally(lines, 3) == "0 of 3 cells filled with 3 seeds, 1 in part, 2 not run"
     assert tally(lines, 2) == "1 of 3 cells filled with 2 seeds, 2 not run"
     # The third cell is the experiment of the first, so it asks for no run of its own.

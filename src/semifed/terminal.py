@@ -129,6 +129,8 @@ def print_table(text: TextTable, records: Sequence[Mapping[str, Any]], form: str
     """A table on standard output: for a terminal, or as Markdown, LaTeX or CSV."""
     if form == "text":
         standard_output().print(table(text.columns, text.rows, text.title or None))
+        for note in text.numbered():
+            standard_output().print(escape(note))
     else:
         made = {"markdown": markdown, "latex": latex}
         sys.stdout.write(write_csv(records) if form == "csv" else made[form](text))

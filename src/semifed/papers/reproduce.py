@@ -94,34 +94,29 @@ def records(lines: Sequence[Line]) -> list[dict[str, Any]]:
     ]
 
 
-def text_table(preset: Preset, lines: Sequence[Line], seeds: int, notes: bool = True) -> TextTable:
-    """The lines as people read them."""
-    columns = _COLUMNS if notes else _COLUMNS[:-1]
-    return TextTable(columns, [_texts(line, seeds)[: len(columns)] for line in lines], preset.title)
+def text_table(preset: Preset, lines: Sequence[Line], seeds: int) -> TextTable:
+    """The lines as people read them; what is known of the differences stands below, each reason once."""
+    reasons = list(dict.fromkeys(line.cell.note for line in lines if line.seeds and line.cell.note))
+    rows = [[*_texts(line), _remark(line, seeds, reasons)] for line in lines]
+    return TextTable(_COLUMNS, rows, preset.title, reasons)
 
 
-def _texts(line: Line, seeds: int) -> list[str]:
+def _texts(line: Line) -> list[str]:
     row = line.cell.published
     where = f"{row.setting}, labels at the {row.place}" if row.both_scenarios else row.setting
     paper = "–" if row.accuracy is None else f"{row.accuracy:.2f}"
-    ours = [mean_and_deviation(values) or "–" for values in (line.ours, line.last, line.best)]
+    ours, last, best = (mean_and_deviation(values) or "–" for values in (line.ours, line.last, line.best))
     apart = "–" if line.difference is None else f"{line.difference:+.2f}"
+    return [row.dataset, where, row.gamma, row.method, paper, ours, apart, last, best, str(len(line.seeds))]
+
+
+def _remark(line: Line, seeds: int, reasons: Sequence[str]) -> str:
+    """What has not been run, and the number of the reason why ours differs."""
+    if not line.seeds:
+        return "not run"
     missing_ones = "" if len(line.seeds) >= seeds else f"{seeds - len(line.seeds)} of {seeds} seeds not run"
-    state = missing_ones if line.seeds else "not run"
-    note = "; ".join(part for part in (state, line.cell.note if line.seeds else "") if part)
-    return [
-        row.dataset,
-        where,
-        row.gamma,
-        row.method,
-        paper,
-        ours[0],
-        apart,
-        ours[1],
-        ours[2],
-        str(len(line.seeds)),
-        note,
-    ]
+    reason = f"({reasons.index(line.cell.note) + 1})" if line.cell.note else ""
+    return " ".join(part for part in (missing_ones, reason) if part)
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:

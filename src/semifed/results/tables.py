@@ -19,11 +19,16 @@ _LATEX = {
 
 
 class TextTable(NamedTuple):
-    """Columns and rows as people read them."""
+    """Columns and rows as people read them, and notes that a row may name by their number."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     title: str = ""
+    notes: Sequence[str] = ()
+
+    def numbered(self) -> list[str]:
+        """The notes, a line each."""
+        return [f"({number}) {note}" for number, note in enumerate(self.notes, 1)]
 
 
 def markdown(table: TextTable) -> str:
@@ -32,6 +37,8 @@ def markdown(table: TextTable) -> str:
     lines.append(f"| {' | '.join(map(_markdown_cell, table.columns))} |")
     lines.append("|" + "|".join("---:" if right else "---" for right in _numeric(table)) + "|")
     lines += [f"| {' | '.join(map(_markdown_cell, row))} |" for row in table.rows]
+    for note in table.numbered():
+        lines += ["", _markdown_cell(note)]
     return "\n".join(lines) + "\n"
 
 
@@ -42,7 +49,7 @@ def _markdown_cell(text: str) -> str:
 def latex(table: TextTable) -> str:
     """A tabular with booktabs' rules, to be put into a paper; needs \\usepackage{booktabs}."""
     spec = "".join("r" if right else "l" for right in _numeric(table))
-    lines = [f"% {table.title}"] if table.title else []
+    lines = [f"% {line}" for line in (table.title, *table.numbered()) if line]
     lines += [rf"\begin{{tabular}}{{{spec}}}", r"\toprule", _latex_row(table.columns), r"\midrule"]
     lines += [*map(_latex_row, table.rows), r"\bottomrule", r"\end{tabular}"]
     return "\n".join(lines) + "\n"
