@@ -91,5 +91,6 @@ def test_what_does_not_load_is_built_again(forgotten: Path) -> None:
 
 def test_the_sources_are_in_the_package() -> None:
     """They must be in the wheel."""
-    sources = {str(path.relative_to(library.HERE)) for path in library.HERE.rglob("*.cpp")}
-    assert sources >= {"nets/kernels/linear.cpp", "nets/kernels/conv_pool_relu_forward.cpp", "data/kernels/views.cpp"}
+    sources = {str(path.relative_to(library.HERE)) for path in library.HERE.rglob("*") if path.suffix in (".cpp", ".h")}
+    assert sources >= {"nets/kernels/linear.cpp", "nets/kernels/conv_pool_relu_forward.cpp"}
+    assert sources >= {"data/kernels/views.cpp", "data/kernels/randaugment.h"}

@@ -155,7 +155,7 @@ def test_cells_are_filled_by_settings(small: str) -> None:
     told = text_table(preset, lines, 3)
     assert told.notes == ["our own reason"]
     assert markdown(told).endswith("\n\n(1) our own reason\n")
-    assert latex(told).splitlines()[1] == "% (1) our own reason"
+    assert latex(told).endswith("\\end{tabular}\n\n(1) our own reason\n")
     assert tally(lines, 3) == "0 of 3 cells filled with 3 seeds, 1 in part, 2 not run"
     assert tally(lines, 2) == "1 of 3 cells filled with 2 seeds, 2 not run"
     # The third cell is the experiment of the first, so it asks for no run of its own.

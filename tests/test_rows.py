@@ -4,19 +4,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from convolutions import assert_near, assert_same
 from semifed.batch import Batch, Clock, Samples
 from semifed.engine.step import State, Stepper
-from semifed.methods.base import Method, Visit
+from semifed.methods.base import Method, Terms, Visit
 from semifed.methods.fedmatch import FedMatch
 from semifed.methods.fixmatch import FixMatch
 from semifed.methods.uda import UDA
-from semifed.nets.net import Net, Pass
+from semifed.nets.net import LARGE, PIECE, Net, Pass
 from semifed.nets.rows import together
 from semifed.nets.zoo import NetSettings, make
-from semifed.params import Params, lay_out, leaves
+from semifed.params import Params, Parts, lay_out, leaves
 from semifed.training import ClientTraining
 
 SHAPE = (1, 8, 8)
@@ -95,22 +95,54 @@ def test_rows_that_nobody_looks_at_are_not_computed(monkeypatch: pytest.MonkeyPa
         assert_near(pulls(found, counts, params), expected)
 
 
-@pytest.mark.parametrize(("name", "shape"), [("cifar-cnn", (3, 8, 8)), ("mlp", (1, 8, 8))])
-def test_nets_whose_rows_meet_and_small_ones_take_all(name: str, shape: tuple[int, ...]) -> None:
-    net = make(NetSettings(name), shape, 10)
+class Centred(nn.Module):
+    """A user's own net, large, whose rows meet, and that cannot take none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 4000), nn.Linear(4000, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.view(x.size(0), -1)
+        logits: Tensor = self.last(self.first(x - x.mean(0)).relu())
+        return logits
+
+
+@pytest.mark.parametrize("name", ["cifar-cnn", "mlp", "own"])
+def test_nets_whose_rows_meet_and_small_ones_take_all(name: str) -> None:
+    shape = (3, 8, 8) if name == "cifar-cnn" else (1, 8, 8)
+    net = Net.of(Centred(), shape) if name == "own" else make(NetSettings(name), shape, 10)
+    assert (net.size >= LARGE) == (name != "mlp")
     x, real, params = torch.randn(7, *shape), torch.arange(7) < 6, net.init(0)
     expected = net.pass_with(torch.tensor(1))(params, x, real)
     assert_same([net.pass_with(torch.tensor(1)).only(KEPT["some"], params, x, real)], [expected])
     assert_same(net.pass_with(torch.tensor(1)).each(params, (x, real, KEPT["some"])), [expected])
 
 
-def step(method: Method, labelled: int) -> tuple[list[Tensor], dict[str, Tensor]]:
+def test_own_nets_look_at_all_rows_at_once() -> None:
+    net = Net.of(Centred(), SHAPE)
+    params, x = net.init(0), images(2 * PIECE + 1)
+    assert_same([net.evaluate(params, x)], [net.call(False, params, x, {})])
+
+
+def test_a_loss_that_reaches_no_parameter_is_an_error_not_a_step_that_stands_still() -> None:
+    class Detached(FixMatch):
+        def loss(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
+            return {name: term.detach() for name, term in super().loss(net, parts, batch).items()}
+
+    method = Detached()
+    small = make(NetSettings("mlp"), SHAPE, 10)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        step(method, 3, small)
+
+
+def step(method: Method, labelled: int, net: Net = NET) -> tuple[list[Tensor], dict[str, Tensor]]:
     """The parts after a step, and what was seen in it."""
     clock = Clock(*(torch.tensor(number) for number in (3, 9, 1, 0, 1, 0, 1)))
     guessed = Samples((images(7), images(7) + 0.1), torch.full((7,), -1), torch.arange(7) < 6)
     known = Samples((images(labelled),), torch.arange(labelled), torch.ones(labelled).bool())
-    down = method.download(method.init(NET, 0), Visit(0, 0, 0))
-    stepper = Stepper(NET, method.client(), ClientTraining(lr=0.1, momentum=0.9, weight_decay=0.0), mapped=False)
+    down = method.download(method.init(net, 0), Visit(0, 0, 0))
+    stepper = Stepper(net, method.client(), ClientTraining(lr=0.1, momentum=0.9, weight_decay=0.0), mapped=False)
     batch = Batch({"unlabelled": guessed, "labelled": known}, clock)
     state, seen = stepper(State(method.start(down, {}), {}), batch, torch.tensor(0), None)
     return [value.float() for value in leaves(state.parts)], {**seen.terms, **seen.notes, **seen.guesses}
@@ -125,7 +157,7 @@ def test_a_step_is_the_same_with_all_rows(
     for threshold in (0.0, float(sure.median()), 1.0):
         method: Method = chosen(threshold=threshold)
         with monkeypatch.context() as whole:
-            whole.setattr(Pass, "_rows_meet", lambda _: True)
+            whole.setattr(Net, "may_leave_rows", False)
             parts, seen = step(method, labelled)
         short, seen_so = step(method, labelled)
         assert_near(short, parts)

@@ -111,7 +111,7 @@ def lay_out(tree: Any, layout: torch.memory_format) -> Any:
 
 def _laid_out(tensor: Tensor, layout: torch.memory_format) -> Tensor:
     dense = tensor.contiguous(memory_format=layout)
-    if layout is not torch.channels_last or dense.shape[1] != 1:
+    if layout is not torch.channels_last or dense.shape[1] != 1 or dense.stride(1) == 1:
         return dense
     # One channel lies in both orders; torch goes by the strides, and must be told for what comes of these images.
     _, _, height, width = dense.shape

@@ -154,7 +154,7 @@ def ordered_pairs(classes: int, clients: int) -> Indices:
     The authors' code also shortens some slices by an off-by-one and loses 3.5% of the data; this does not.
     """
     if classes != 10:
-        raise SettingError(f"scenario.partition: the authors' pairs are defined for ten classes, not {classes}")
+        raise SettingError(f"scenario.partition: pairs of classes are defined for ten classes, not {classes}")
     client = np.arange(clients, dtype=np.int64)
     return np.stack([client // 10, client % 10], axis=1)
 

@@ -115,9 +115,9 @@ class Stepper:
         seen, statistics = self.lift(losses)(trained, parts, batch, keys + number)
         values = [*leaves(trained)]
         total = sum((term.sum() for term in seen.terms.values()), torch.zeros((), device=values[0].device))
-        if total.requires_grad:
+        if total.requires_grad or self.mapped or not self._net.may_leave_rows:
             gradients = torch.autograd.grad(total, values, allow_unused=True, materialize_grads=True)
-        else:  # no row of a large net counts
+        else:  # no row counts
             gradients = tuple(torch.zeros_like(value) for value in values)
         return Pull(tree_map(Tensor.detach, seen), tree_map(Tensor.detach, statistics), gradients)
 

@@ -92,7 +92,7 @@ class FixMatch(Method):
         return rows.labelled
 
     def kept(self, opinion: Tensor, real: Tensor) -> Tensor:
-        """The unlabelled rows that count."""
+        """The unlabelled rows that count: others may have no gradient."""
         return real & (opinion.softmax(-1).amax(-1) >= self.threshold)
 
     def agree(self, net: Pass, logits: Tensor, opinion: Tensor, kept: Tensor, real: Tensor) -> Tensor:

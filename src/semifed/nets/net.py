@@ -40,11 +40,17 @@ class Net:
     """The structure of a net without its numbers: those are always passed in and returned."""
 
     def __init__(
-        self, build: Callable[[], nn.Module], shape: Shape, name: str = "net", head: str | None = None
+        self,
+        build: Callable[[], nn.Module],
+        shape: Shape,
+        name: str = "net",
+        head: str | None = None,
+        rows_alone: bool = False,
     ) -> None:
         """`build` makes the module anew, for images of a shape; its first parameters are drawn under a key.
 
-        `head` is the path of the part that makes classes of features; it is found if it is not given.
+        `head`: the path of the part that makes classes of features; it is found if it is not given. `rows_alone`: rows
+        meet in batch statistics at most; nobody knows that of a user's own module.
         """
         self.name, self.shape, self._build = name, shape, build
         module = make_pure(build())
@@ -60,6 +66,7 @@ class Net:
         self._modes = {True: training, False: module.eval()}
         self._trunks = {mode: without(one, self.head) for mode, one in self._modes.items()} if self.head else {}
         self._slots: dict[tuple[bool, str], Slots] = {}
+        self.rows_alone = rows_alone
         self.dropouts = {path: one for path, one in training.named_modules() if isinstance(one, KeyedDropout)}
         self.norms = {path: one for path, one in training.named_modules() if isinstance(one, BatchNorm)}
 
@@ -144,9 +151,16 @@ class Net:
 
     def evaluate(self, params: Params, x: Tensor) -> Tensor:
         """Logits in evaluation mode: no dropout, running statistics."""
-        if self.size < LARGE or len(x) <= PIECE or not x.is_cpu or torch._C._are_functorch_transforms_active():
+        whole = not self.rows_alone or self.size < LARGE or len(x) <= PIECE
+        if whole or not x.is_cpu or torch._C._are_functorch_transforms_active():
             return self.call(False, params, x, {})
         return torch.cat([self.call(False, params, piece, {}) for piece in torch.split(x, PIECE)])
+
+    @property
+    def may_leave_rows(self) -> bool:
+        """Whether rows that do not count may be left out: then no others change, and it saves more than it costs."""
+        alone = self.rows_alone and not self.norms and not self.dropouts
+        return alone and self.size >= LARGE and not torch._C._are_functorch_transforms_active()
 
     def pass_with(self, key: Tensor) -> "Pass":
         """The net as a loss sees it during one step: dropout drawn from the key, statistics collected."""
@@ -207,20 +221,17 @@ class Pass:
 
         A large net takes them together, so that it has one gradient, and none of the rows that do not count.
         """
-        if self._rows_meet() or len({x.shape[1:] for x, *_ in batches}) > 1:
+        if not self._net.may_leave_rows or len({x.shape[1:] for x, *_ in batches}) > 1:
             return [self(params, x, masks[0]) for x, *masks in batches]
+        self._calls += len(batches)
         return rows.together(lambda x: self._net.call(True, params, x, {}), *batches)
 
     def only(self, counts: Tensor, params: Params, x: Tensor, real: Tensor) -> Tensor:
         """Logits of rows of which nobody looks at those that do not count: a large net gives 0 for them."""
-        if self._rows_meet():
+        if not self._net.may_leave_rows:
             return self(params, x, real)
+        self._calls += 1
         return rows.chosen(lambda x: self._net.call(True, params, x, {}), x, counts, others=False)
-
-    def _rows_meet(self) -> bool:
-        """Whether a row's logits depend on who else is there; of a small net, and of mapped ones, all are taken."""
-        net = self._net
-        return bool(net.size < LARGE or net.norms or net.dropouts or torch._C._are_functorch_transforms_active())
 
     def features(self, params: Params, x: Tensor, real: Tensor) -> Tensor:
         """What the net's backbone makes of the rows, before its head."""

@@ -244,7 +244,7 @@ def make(settings: NetSettings, shape: Shape, classes: int, norm: Norm | None = 
         raise SettingError(f"net.name: {name} takes images, but the data are {in_words(shape)}; use net = mlp")
     build = functools.partial(plan.build, shape, classes, settings.norm or norm or plan.norm)
     try:
-        return Net(build, shape, name)
+        return Net(build, shape, name, rows_alone=True)
     except RuntimeError:
         raise SettingError(
             f"net.name: {name} cannot take {in_words(shape)}: they are too small; use a smaller net, such as mlp"

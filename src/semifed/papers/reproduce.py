@@ -56,7 +56,7 @@ def _model(cell: Cell, entry: Entry) -> str:
 def of_cells(cells: Sequence[Cell], runs: Sequence[StoredRun]) -> list[StoredRun]:
     """The runs that fill one of these cells: a folder may hold runs of several tables."""
     wanted = [settings_of(cell.experiment) for cell in cells]
-    return [run for run in runs if settings_of(Experiment.of(run.experiment)) in wanted]
+    return [run for run in runs if run.done and settings_of(Experiment.of(run.experiment)) in wanted]
 
 
 def missing(cells: Sequence[Cell], seeds: int, book: Book | None = None) -> list[Point]:

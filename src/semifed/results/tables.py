@@ -49,9 +49,11 @@ def _markdown_cell(text: str) -> str:
 def latex(table: TextTable) -> str:
     """A tabular with booktabs' rules, to be put into a paper; needs \\usepackage{booktabs}."""
     spec = "".join("r" if right else "l" for right in _numeric(table))
-    lines = [f"% {line}" for line in (table.title, *table.numbered()) if line]
+    lines = [f"% {table.title}"] if table.title else []
     lines += [rf"\begin{{tabular}}{{{spec}}}", r"\toprule", _latex_row(table.columns), r"\midrule"]
     lines += [*map(_latex_row, table.rows), r"\bottomrule", r"\end{tabular}"]
+    for note in table.numbered():
+        lines += ["", _latex_cell(note)]
     return "\n".join(lines) + "\n"
 
 
