@@ -30,6 +30,9 @@ class Yes:
     def all(self) -> bool:
         return True
 
+    def any(self) -> bool:
+        return True
+
 
 @pytest.mark.parametrize("net", ["mnist-cnn", "mlp"])
 @pytest.mark.parametrize("name", METHODS)
