@@ -16,6 +16,7 @@ import pytest
 
 from semifed import Experiment, Record, run
 from semifed.errors import RunError
+from semifed.methods import METHODS
 from semifed.results.folder import RunFolder
 from semifed.run import Event
 from toys import (
@@ -77,6 +78,17 @@ def test_64_stopped_twice_and_gone_on_with(variant: str, tmp_path: Path) -> None
     assert plain(resumed.rows) == plain(unbroken.rows)
     assert resumed.summary["model"] == unbroken.summary["model"]
     assert _ended_as(unbroken, folder)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_64_every_method_goes_on_with_all_that_its_server_remembers(name: str, tmp_path: Path) -> None:
+    words = [f"method={name}", f"scenario.labels={METHODS[name].labels[0]}", "scenario.validation=20"]
+    words += ["method.phi=1"] if name == "fedsiam-d" else []  # from then on it remembers more in every round
+    experiment, folder = _tiny(*words), tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, folder, watch=stop_after(3))
+    resumed = run(out=folder, resume=True)
+    assert plain(resumed.rows) == plain(run(experiment).rows)
 
 
 def test_64_with_workers_that_die(tmp_path: Path) -> None:

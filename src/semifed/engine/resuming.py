@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from torch import Tensor
+
 from semifed.engine.assemble import Assembly
 from semifed.engine.environment import content, versions
 from semifed.engine.rounds import Progress
@@ -57,12 +59,18 @@ def check_fits(found: Progress, fresh: Progress, assembly: Assembly, kept_before
     """Look whether the parts of a checkpoint are those that the method and the net have."""
     have, need = flatten(found.server), flatten(fresh.server)
     for name, tensor in need.items():
-        if name not in have or (have[name].shape, have[name].dtype) != (tensor.shape, tensor.dtype):
+        if name not in have or not _fits(have[name], tensor):
             raise SettingError(f"--resume: the checkpoint does not fit the net or the method: {name} differs; undo it")
     kept = next((own for client in found.visits.nonzero() if (own := found.kept.get(int(client)))), {})
     keeps = set(assembly.experiment.method.keeps)
     if kept_before and (not keeps or (kept and set(kept) != keeps)):
         raise SettingError("--resume: the clients have kept what another method needs; undo the change of method")
+
+
+def _fits(found: Tensor, fresh: Tensor) -> bool:
+    """The same shape and type; what begins empty is a list that grows (the divergences of FedSiam-D)."""
+    grows = found.dim() == fresh.dim() and not fresh.numel()
+    return found.dtype == fresh.dtype and (found.shape == fresh.shape or (grows and found.shape[1:] == fresh.shape[1:]))
 
 
 def other_versions(folder: RunFolder) -> dict[str, str]:
