@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,7 +82,7 @@ def plan(experiment: Experiment, data_dir: Path | str | None = None) -> Forecast
     return plan_all([experiment], data_dir)[0]
 
 
-def plan_all(experiments: Sequence[Experiment], data_dir: Path | str | None = None) -> list[Forecast]:
+def plan_all(experiments: Iterable[Experiment], data_dir: Path | str | None = None) -> list[Forecast]:
     """Predict several; those that differ in seed, split or rounds alone are timed once."""
     folder = None if data_dir is None else Path(data_dir)
     datasets, paces, found = dict[str, Dataset](), dict[str, Pace](), list[Forecast]()

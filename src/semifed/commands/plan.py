@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.progress import track
 
 from semifed.commands import options
 from semifed.experiment import Experiment
@@ -32,7 +34,11 @@ def plan(experiment: Path | None, assignments: Sequence[str], data_dir: Path | N
 
 def show(points: Sequence[Point], jobs: int, data_dir: Path | None, as_json: bool) -> None:
     """Predict runs and print what comes out."""
-    forecasts = plan_all([point.experiment for point in points], data_dir)
+    console = Console(stderr=True)
+    asked = [point.experiment for point in points]
+    # A large net takes half a minute, and a table has twenty of them.
+    shown = track(asked, "timing", console=console, transient=True, disable=not console.is_terminal)
+    forecasts = plan_all(shown, data_dir)
     whole = totals(forecasts, jobs)
     if as_json:
         runs = [{"name": point.name, **one._asdict()} for point, one in zip(points, forecasts, strict=True)]
