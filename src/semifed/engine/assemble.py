@@ -80,10 +80,10 @@ def prepare(experiment: Experiment, data_dir: Path | None = None, split: Scenari
 def assemble(experiment: Experiment, dataset: Dataset, scenario: Scenario) -> Assembly:
     """Make the net and the workshop, and look whether they fit the data."""
     device = find_device(experiment.engine.device)
-    keep_freed_memory()
     shape = tuple(dataset.images.shape[1:])
     named = with_net(experiment, shape)
     net = _make_net(named, shape, len(dataset.classes))
+    keep_freed_memory(net.size >= LARGE)
     notes = () if named is experiment else (_about_choice(net),)
     experiment = named
     check_private(experiment, net)
