@@ -97,8 +97,9 @@ def test_shares_are_of_what_there_is() -> None:
 
 
 def test_scenarios_in_words() -> None:
-    settings = semifed.Experiment.read(None, ["scenario.partition=dirichlet", "scenario.total=50"]).tables()["scenario"]
-    assert scenario_words(settings) == "dirichlet (alpha 0.5), 100 clients, 50 labels in all, labels at the client"
+    experiment = semifed.Experiment.read(None, ["scenario.partition=dirichlet", "scenario.total=1500"])
+    words = scenario_words(experiment.tables()["scenario"])
+    assert words == "dirichlet (alpha 0.5), 100 clients, 1,500 labels in all, labels at the client"
 
 
 def test_the_content_has_everything(runs: Path) -> None:

@@ -80,7 +80,7 @@ def scenario_words(scenario: Mapping[str, Any]) -> str:
     budgets["per_class_client"] = "labels a class and client"
     name = next((one for one in budgets if scenario.get(one) is not None), "gamma")
     amount = scenario.get(name) if scenario.get(name) is not None else 0.1
-    budget = f"{amount:.3g}" if name != "gamma" else f"{100 * float(str(amount)):.3g}%"
+    budget = f"{amount:,}" if name != "gamma" else f"{100 * float(str(amount)):.3g}%"
     details = {"dirichlet": "alpha", "dirichlet-pool": "alpha", "noniid-1": "classes_per_client"}
     extra = details.get(str(scenario["partition"]))
     shape = f"{scenario['partition']} ({extra.replace('_', ' ')} {scenario[extra]})" if extra else scenario["partition"]
