@@ -2,7 +2,7 @@
 
 Each step frees tensors as large as the net and asks for the same again. The GNU library hands blocks of that size back
 to the system every time, and fetching them anew costs a large net a tenth of its step. A cohort's uploads side by side
-are larger than any threshold that the library takes; with a large net it is told to hand back no block by itself.
+are larger than any threshold that the library takes; with a large net it is told to hand back nothing at all.
 """
 
 import ctypes
@@ -11,6 +11,7 @@ import functools
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # names of malloc.h
 _LARGEST_BLOCK = 32 * 2**20  # the most that the library takes for a threshold
 _KEEP_AT_MOST = 512 * 2**20
+_KEEP_ALL = -1
 
 
 @functools.cache
@@ -20,7 +21,7 @@ def keep_freed_memory(all_sizes: bool = False) -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library, another system
         return False
-    wanted = [(_MMAP_THRESHOLD, _LARGEST_BLOCK), (_TRIM_THRESHOLD, _KEEP_AT_MOST)]
+    wanted = [(_MMAP_THRESHOLD, _LARGEST_BLOCK), (_TRIM_THRESHOLD, _KEEP_ALL if all_sizes else _KEEP_AT_MOST)]
     if all_sizes:
         wanted.append((_MMAP_MAX, 0))
     return all(mallopt(*one) for one in wanted)

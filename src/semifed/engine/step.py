@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """What a loss saw, how its passes have moved buffers of the parts, and its gradient by what a move trains."""
+    """What a loss saw, how its passes have moved buffers of the parts, and its gradient, if any, by what is trained."""
 
     seen: Seen
     statistics: dict[str, Params]
@@ -118,7 +118,7 @@ class Stepper:
         if total.requires_grad or self.mapped or not self._net.may_leave_rows:
             gradients = torch.autograd.grad(total, values, allow_unused=True, materialize_grads=True)
         else:  # no row counts
-            gradients = tuple(torch.zeros_like(value) for value in values)
+            gradients = ()
         return Pull(tree_map(Tensor.detach, seen), tree_map(Tensor.detach, statistics), gradients)
 
     def _trained(self, move: Descend, parts: Parts) -> Parts:
@@ -143,6 +143,8 @@ class Stepper:
 
     def _pulled(self, gradients: Sequence[Tensor]) -> Tensor:
         """Where there is any gradient at all: a loss without rows moves nothing, not by weight decay either."""
+        if not gradients:
+            return torch.tensor(False)
         small, *others = sorted(gradients, key=Tensor.numel)  # the first nearly always answers
         pulled = self._flat(small).any(-1)
         for gradient in others:

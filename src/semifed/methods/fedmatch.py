@@ -90,7 +90,7 @@ class FedMatch(Method):
 
     def supervised(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
         rows = batch.rows("labelled")
-        logits = net(add(parts["sigma"], parts["psi"]), rows.views[0], rows.real)
+        logits = net.only(rows.labelled, add(parts["sigma"], parts["psi"]), rows.views[0], rows.real)
         return {"cross_entropy": self.lambda_s * cross_entropy(logits, rows.y, rows.labelled)}
 
     def unsupervised(self, net: Pass, parts: Parts, batch: Batch) -> Terms:
