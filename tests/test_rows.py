@@ -95,6 +95,12 @@ def test_rows_that_nobody_looks_at_are_not_computed(monkeypatch: pytest.MonkeyPa
         assert_near(pulls(found, counts, params), expected)
 
 
+def test_a_batch_without_rows_has_logits_and_no_gradient() -> None:
+    found = NET.pass_with(torch.tensor(0)).only(KEPT["none"][:0], trained(NET), images(7)[:0], KEPT["all"][:0])
+    assert found.shape == (0, 10)
+    assert not found.requires_grad
+
+
 class Centred(nn.Module):
     """A user's own net, large, whose rows meet, and that cannot take none."""
 

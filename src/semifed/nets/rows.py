@@ -21,7 +21,7 @@ def together(forward: Forward, *batches: tuple[Tensor, ...]) -> list[Tensor]:
 def chosen(forward: Forward, x: Tensor, counts: Tensor, others: bool) -> Tensor:
     """The outputs of all rows, with a gradient of those that count; of the others, where nobody asks for them, 0."""
     counted, rest = counts.nonzero()[:, 0], (~counts).nonzero()[:, 0]
-    if not len(rest):
+    if len(counted) and not len(rest):
         return forward(x)
     with torch.no_grad():
         made = forward(_rows(x, rest if others else rest[:0]))
