@@ -97,7 +97,7 @@ def test_a_large_net_takes_many_images_in_pieces() -> None:
 
     net.call = watched  # type: ignore[method-assign]
     logits = net.evaluate(params, images)
-    assert seen == [PIECE, PIECE, 3]
+    assert seen == [PIECE, PIECE, 3, len(images)]
     assert_near([logits], [call(False, params, images, {})])
     assert net.evaluate(params, images[:0]).shape == (0, 10)
 

@@ -25,8 +25,8 @@ Shape = tuple[int, ...]
 LARGE = 250_000
 """Parameters of a net that takes longer for its arithmetic than torch does to get there."""
 
-PIECE = 100
-"""Images that a large net is given at once: what it makes of them on the way should stay near the processor."""
+PIECE = 50
+"""Images that a large backbone is given at once: what it makes of them on the way should stay near the processor."""
 
 
 def in_words(shape: Shape) -> str:
@@ -154,7 +154,8 @@ class Net:
         whole = not self.rows_alone or self.size < LARGE or len(x) <= PIECE
         if whole or not x.is_cpu or torch._C._are_functorch_transforms_active():
             return self.call(False, params, x, {})
-        return torch.cat([self.call(False, params, piece, {}) for piece in torch.split(x, PIECE)])
+        made = [self.call(False, params, piece, {}, "features") for piece in torch.split(x, PIECE)]
+        return self.call(False, params, torch.cat(made), {}, "head")  # many weights, which all rows are to share
 
     @property
     def may_leave_rows(self) -> bool:
