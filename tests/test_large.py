@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from semifed.nets import kernels
 from semifed.nets.kernels import batch_norm as norms
 from semifed.nets.kernels import convolve
 from semifed.nets.kernels.batch_norm import batch_norm
-from semifed.nets.kernels.convolve import Conv3x3, conv3x3
+from semifed.nets.kernels.convolve import Conv3x3, conv3x3, conv3x3_pool_relu
 from semifed.nets.zoo import NetSettings, make
 
 SIZES = [(10, 32, 64, 32, 32), (3, 64, 32, 16, 16), (1, 32, 32, 1, 1), (2, 96, 64, 7, 5), (4, 32, 128, 2, 9)]
@@ -50,6 +51,22 @@ def convolution(rows: int, channels: int, out: int, height: int, width: int) -> 
 def test_convolution_is_that_of_torch(size: tuple[int, ...]) -> None:
     tensors = convolution(*size)
     assert_near(gradients(conv3x3, tensors), gradients(convolve._in_torch, tensors))
+
+
+@pytest.mark.usefixtures("form")
+@pytest.mark.parametrize("size", [*SIZES[:2], (2, 96, 64, 7, 5), (3, 32, 64, 6, 10)], ids=str)
+def test_pooled_in_one_pass_has_the_same_bits_and_gradients(size: tuple[int, ...]) -> None:
+    def apart(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.relu(F.max_pool2d(conv3x3(x, weight, bias), 2))
+
+    tensors = convolution(*size)
+    tensors[0][0, 0, 1, 1] = torch.nan
+    pooled = conv3x3_pool_relu(*tensors)
+    assert torch.equal(pooled.nan_to_num(-1), apart(*tensors).nan_to_num(-1))
+    assert pooled.isnan().any()
+    assert not pooled.isnan().all()
+    tensors[0][0, 0, 1, 1] = 0
+    assert_same(gradients(conv3x3_pool_relu, tensors), gradients(apart, tensors))
 
 
 @compiled

@@ -121,6 +121,22 @@ def test_pooled_images_lie_in_the_order_of_the_images() -> None:
     assert torch.equal(last, first)
 
 
+@compiled
+@pytest.mark.parametrize("out", [16, 64, 80, 24])
+@pytest.mark.parametrize("size", [(1, 28, 28, 4), (3, 9, 12, 3)], ids=str)
+def test_pooled_images_without_a_gradient_have_the_same_bits(size: tuple[int, ...], out: int) -> None:
+    channels, height, width, kernel = size
+    layer = OrderedConvPoolRelu(channels, out, kernel)
+    images = lay_out(torch.randn(5, channels, height, width), torch.channels_last)
+    images[1, 0, 3, 3] = torch.nan
+    with torch.no_grad():
+        found = layer(images)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert found[1].isnan().any()
+    assert not found[1].isnan().all()
+    assert torch.equal(found.nan_to_num(-1), layer(images).nan_to_num(-1))
+
+
 @pytest.mark.parametrize("shape", [(1, 28, 28), (1, 9, 13), (3, 14, 11)], ids=str)
 @pytest.mark.parametrize("norm", ["none", "batch"])
 def test_alexnet_computes_what_its_paper_says(shape: tuple[int, int, int], norm: Literal["none", "batch"]) -> None:

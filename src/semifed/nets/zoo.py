@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from semifed.errors import SettingError
 from semifed.nets.kernels import ConvPoolRelu, Linear, OrderedConvPoolRelu
-from semifed.nets.kernels.convolve import Conv3x3
+from semifed.nets.kernels.convolve import Conv3x3, Conv3x3PoolRelu
 from semifed.nets.kernels.products import WideLinear
 from semifed.nets.net import Net, Shape, in_words
 from semifed.nets.own import make_own
@@ -117,6 +117,8 @@ def _pooled(channels: int, out: int, kernel: int, size: list[int], norm: Norm) -
 
     The paper rectifies before it pools, which gives the same numbers and takes longer.
     """
+    if kernel == 3 and norm == "none":
+        return [nn.Identity(), Conv3x3PoolRelu(channels, out), nn.Identity(), nn.Identity()]
     if kernel == 3:
         return [nn.Identity(), Conv3x3(channels, out), *_norm(norm, out), nn.MaxPool2d(2), nn.ReLU()]
     # What pooling leaves out of an odd size is not computed, unless a normalisation would look at it.

@@ -57,9 +57,14 @@ def _call(function: Any, *inputs: Any) -> Any:
 
 def _compute(operation: Operation, x: Tensor, weight: Tensor, bias: Tensor) -> Any:
     """Outside all transforms; without a record where nobody asks for a gradient."""
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or bias.requires_grad):
+    if wants_gradient(x, weight, bias):
         return _call(_Recorded, operation, x, weight, bias)
     return operation.forward(x, weight, bias)[0]
+
+
+def wants_gradient(*tensors: Tensor | None) -> bool:
+    """Whether a result of these will be asked for a gradient."""
+    return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
 
 
 def _clients_first(tensors: Sequence[Tensor], axes: Sequence[int | None]) -> list[Tensor]:

@@ -153,3 +153,51 @@ extern "C" int conv_pool_relu_forward(const shape *s, const float *x, const floa
     free(padded);
     return failed;
 }
+
+/* Windows of VECTORS * lanes<wide> channels side by side: the same sums in the same order, and no winners. */
+template <int VECTORS>
+static void convolve_innermost(const shape *s, const float *x, const float *packed, const float *bias, float *y)
+{
+    const size_t plane = (size_t)s->height * s->width;
+    wide sum[4][VECTORS];
+    UNROLL for (int k = 0; k < 4; k++)
+        UNROLL for (int v = 0; v < VECTORS; v++) sum[k][v] = load_as<wide>(bias + v * lanes<wide>);
+    for (int i = 0; i < s->in; i++)
+        for (int ky = 0; ky < KERNEL; ky++)
+            ROLL for (int kx = 0; kx < KERNEL; kx++, packed += s->out) {
+                const float *at = x + i * plane + ky * s->width + kx;
+                UNROLL for (int k = 0; k < 4; k++) {
+                    const wide pixel = spread_as<wide>(at[k / 2 * s->width + k % 2]);
+                    UNROLL for (int v = 0; v < VECTORS; v++)
+                        sum[k][v] = add_product(load_as<wide>(packed + v * lanes<wide>), pixel, sum[k][v]);
+                }
+            }
+    UNROLL for (int v = 0; v < VECTORS; v++) {
+        wide best = sum[0][v];
+        UNROLL for (int k = 1; k < 4; k++)
+            best = (sum[k][v] > best) | (sum[k][v] != sum[k][v]) ? sum[k][v] : best;
+        store_as<wide>(y + v * lanes<wide>, best <= wide{} ? wide{} : best);
+    }
+}
+
+/* One client's result without what its gradient would need, channels innermost: y [rows][high][wide][out]. There is no
+   padding, and channels are a multiple of what a vector holds. */
+extern "C" int conv_pool_relu_innermost(const shape *s, const float *x, const float *weight, const float *bias, float *y)
+{
+    const int high = pooled(s->height, 0), across = pooled(s->width, 0), taps = s->in * KERNEL * KERNEL;
+    const int most = (REGISTERS > 16 ? 4 : 2), lot = most * lanes<wide>;
+    float *packed = zeros((size_t)taps * s->out);
+    if (!packed) return 1;
+    for (int o = 0; o < s->out; o++)
+        for (int tap = 0; tap < taps; tap++) packed[(size_t)tap * s->out + o] = weight[(size_t)o * taps + tap];
+    for (int r = 0; r < s->rows; r++, x += (size_t)s->in * s->height * s->width)
+        for (int py = 0; py < high; py++)
+            for (int px = 0; px < across; px++, y += s->out) {
+                const float *at = x + 2 * (py * s->width + px);
+                int o = 0;
+                for (; o + lot <= s->out; o += lot) convolve_innermost<most>(s, at, packed + o, bias + o, y + o);
+                for (; o < s->out; o += lanes<wide>) convolve_innermost<1>(s, at, packed + o, bias + o, y + o);
+            }
+    free(packed);
+    return 0;
+}

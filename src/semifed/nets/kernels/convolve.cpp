@@ -50,8 +50,12 @@ static inline int at_a_time(const shape *s, int channels)
     return smaller(squares(s), larger(most, LINES));
 }
 
+/* How a block of channels of some squares is written: whole, or pooled. */
+typedef void (*writer)(const shape *, const float *, int, int, const float *, float *, int);
+
 /* Results of `out` channels from `in` channels with weights that have been read. */
-static int convolve(const shape *s, const float *x, int in, const float *u, int out, const float *bias, float *y)
+static int convolve(const shape *s, const float *x, int in, const float *u, int out, const float *bias, float *y,
+                    writer write = write_results)
 {
     const int step = at_a_time(s, in);
     float *v = room((size_t)POINTS * in * step), *m = room((size_t)POINTS * BLOCK * step), *border = zeros(in);
@@ -69,22 +73,33 @@ static int convolve(const shape *s, const float *x, int in, const float *u, int 
                 for (; t + 4 <= count; t += 4) multiply<4>(from + t * BLOCK, in, count, w, to + t * BLOCK);
                 for (; t < count; t++) multiply<1>(from + t * BLOCK, in, count, w, to + t * BLOCK);
             }
-            write_results(s, m, first, count, bias ? bias + o : NULL, y + o, out);
+            write(s, m, first, count, bias ? bias + o : NULL, y + o, out);
         }
     }
     free(v), free(m), free(border);
     return failed;
 }
 
-/* `bias` may be null. */
-extern "C" int convolve_forward(const shape *s, const float *x, const float *weight, const float *bias, float *y)
+static int forward(const shape *s, const float *x, const float *weight, const float *bias, float *y, writer write)
 {
     float *u = room((size_t)POINTS * s->in * s->out);
     if (!u) return 1;
     read_weights(s, weight, u);
-    const int failed = convolve(s, x, s->in, u, s->out, bias, y);
+    const int failed = convolve(s, x, s->in, u, s->out, bias, y, write);
     free(u);
     return failed;
+}
+
+/* `bias` may be null. */
+extern "C" int convolve_forward(const shape *s, const float *x, const float *weight, const float *bias, float *y)
+{
+    return forward(s, x, weight, bias, y, write_results);
+}
+
+/* The same with 2x2 max-pooling and relu, of images with even sides: y [rows][height / 2][width / 2][out]. */
+extern "C" int convolve_pool_relu(const shape *s, const float *x, const float *weight, const float *bias, float *y)
+{
+    return forward(s, x, weight, bias, y, write_pooled);
 }
 
 /* The gradient of the image: the convolution of the results' with the weights turned by half a circle. */

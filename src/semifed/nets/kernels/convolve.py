@@ -14,6 +14,7 @@ from torch.autograd import Function
 
 from semifed import library
 from semifed.nets.kernels import single
+from semifed.nets.kernels.autograd import wants_gradient
 
 CHANNELS = 32
 """The kernel takes multiples of this many channels, in and out."""
@@ -29,12 +30,30 @@ class Conv3x3(nn.Conv2d):
         return conv3x3(input, self.weight, self.bias)
 
 
+class Conv3x3PoolRelu(Conv3x3):
+    """`Conv3x3`, `MaxPool2d(2)`, `ReLU`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return conv3x3_pool_relu(input, self.weight, self.bias)
+
+
 def conv3x3(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The convolution of x [rows, channels, height, width]; the result has as many pixels."""
     if _fit(x, weight, bias) and _loaded() is not None:
         y: Tensor = _Convolution.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return y
     return _in_torch(x, weight, bias)
+
+
+def conv3x3_pool_relu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """relu(max-pool 2x2(convolution)); where nobody asks for a gradient, what pooling drops is not written."""
+    rows, _, height, width = x.shape
+    if height % 2 or width % 2 or wants_gradient(x, weight, bias) or not _fit(x, weight, bias) or _loaded() is None:
+        return F.relu(F.max_pool2d(conv3x3(x, weight, bias), 2))
+    y = torch.empty((rows, len(weight), height // 2, width // 2), memory_format=torch.channels_last)
+    weight = _channels_last(weight)
+    single.call(_loaded().convolve_pool_relu, _shape(x, weight), x, weight, bias, y)
+    return y
 
 
 def _in_torch(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

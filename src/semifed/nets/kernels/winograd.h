@@ -96,32 +96,57 @@ static void read_results(const shape *s, const float *y, int first, int count, c
     }
 }
 
-/* A' m A + bias of `count` squares: BLOCK channels of the results. m is [POINTS][count][BLOCK]. */
+/* A' m A + bias of one square for as many channels as a vector holds. m is [POINTS][count][BLOCK]. */
+static inline void result_of(const float *m, size_t plane, wide bias, wide (&y)[2][2])
+{
+    wide half[2][4];
+    UNROLL for (int j = 0; j < 4; j++) {
+        wide p[4];
+        UNROLL for (int i = 0; i < 4; i++) p[i] = load_as<wide>(m + (4 * i + j) * plane);
+        half[0][j] = p[0] + p[1] + p[2], half[1][j] = p[1] - p[2] - p[3];
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+        y[i][0] = half[i][0] + half[i][1] + half[i][2] + bias;
+        y[i][1] = half[i][1] - half[i][2] - half[i][3] + bias;
+    }
+}
+
+/* BLOCK channels of the results of `count` squares. */
 static void write_results(const shape *s, const float *m, int first, int count, const float *bias, float *y,
                           int channels)
 {
-    const size_t plane = (size_t)count * BLOCK;
     for (int t = 0; t < count; t++) {
         const corner at = corner_of(s, first + t);
         float *to = (float *)pixel(s, y, channels, at, 0, 0, NULL);
         const bool right = at.left + 1 < s->width, below = at.top + 1 < s->height;
         for (int c = 0; c < BLOCK; c += lanes<wide>) {
-            wide half[2][4];
-            const float *from = m + t * BLOCK + c;
-            UNROLL for (int j = 0; j < 4; j++) {
-                wide p[4];
-                UNROLL for (int i = 0; i < 4; i++) p[i] = load_as<wide>(from + (4 * i + j) * plane);
-                half[0][j] = p[0] + p[1] + p[2], half[1][j] = p[1] - p[2] - p[3];
-            }
-            const wide add = bias ? load_as<wide>(bias + c) : wide{};
+            wide made[2][2];
+            result_of(m + t * BLOCK + c, (size_t)count * BLOCK, bias ? load_as<wide>(bias + c) : wide{}, made);
             UNROLL for (int i = 0; i < 2; i++) {
                 if (i && !below) break;
                 float *line = to + i * (size_t)s->width * channels + c;
-                store_as<wide>(line, half[i][0] + half[i][1] + half[i][2] + add);
-                if (right) store_as<wide>(line + channels, half[i][1] - half[i][2] - half[i][3] + add);
+                store_as<wide>(line, made[i][0]);
+                if (right) store_as<wide>(line + channels, made[i][1]);
             }
         }
     }
+}
+
+/* The largest result of each square, cut off at 0, where all squares are whole. Not-a-number wins, as in torch. */
+static void write_pooled(const shape *s, const float *m, int first, int count, const float *bias, float *y,
+                         int channels)
+{
+    for (int t = 0; t < count; t++)
+        for (int c = 0; c < BLOCK; c += lanes<wide>) {
+            wide made[2][2], best;
+            result_of(m + t * BLOCK + c, (size_t)count * BLOCK, bias ? load_as<wide>(bias + c) : wide{}, made);
+            best = made[0][0];
+            UNROLL for (int k = 1; k < 4; k++) {
+                const wide one = made[k / 2][k % 2];
+                best = (one > best) | (one != one) ? one : best;
+            }
+            store_as<wide>(y + (size_t)(first + t) * channels + c, best <= wide{} ? wide{} : best);
+        }
 }
 
 /* G g G' of the nine weights of one pair of channels, or of many side by side. */
