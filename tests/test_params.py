@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from semifed import params
+from semifed.methods.losses import sq_dist
 
 
 class Pair(NamedTuple):
@@ -57,8 +58,8 @@ def test_mix_weighs_numbers_and_leaves_counters_alone() -> None:
 def test_squared_distance_over_what_both_have() -> None:
     one = {"w": torch.tensor([1.0, 2.0]), "v": torch.tensor(1.0), "n": torch.tensor(7), "only": torch.tensor(100.0)}
     two = {"w": torch.tensor([4.0, -2.0]), "v": torch.tensor(0.5), "n": torch.tensor(1)}
-    assert params.sq_dist(one, two).item() == 9 + 16 + 0.25
-    assert params.sq_dist(one, {}).item() == 0
+    assert sq_dist(one, two).item() == 9 + 16 + 0.25
+    assert sq_dist(one, {}).item() == 0
 
 
 def test_stack_and_back() -> None:

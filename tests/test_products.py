@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from convolutions import assert_near, assert_same, compiled, gradients
 from semifed import library
-from semifed.nets.kernels import OrderedConvPoolRelu, products
+from semifed.methods.losses import sq_dist
+from semifed.nets.kernels import OrderedConvPoolRelu, distances, products
 from semifed.nets.kernels.products import WideLinear, wide_linear
 from semifed.nets.net import PIECE
 from semifed.nets.zoo import NetSettings, make
-from semifed.params import Params, lay_out, sq_dist
+from semifed.params import Params, lay_out
 
 by_one_dnn = pytest.mark.skipif(products.found() is None, reason="this processor has no need of it")
 
@@ -172,3 +173,32 @@ def test_distance_has_the_same_bits_alone_and_as_a_sum_of_squares() -> None:
     one, two = torch.randn(300, 70, requires_grad=True), torch.randn(300, 70)
     short, long = 0.3 * sq_dist({"a": one}, {"a": two}), 0.3 * ((one - two) ** 2).sum()
     assert_same([short, *torch.autograd.grad(short, one)], [long, *torch.autograd.grad(long, one)])
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("kernels", ["on", "off"])
+def test_distance_of_large_tensors_is_that_of_torch(
+    monkeypatch: pytest.MonkeyPatch, kernels: str, order: torch.memory_format
+) -> None:
+    monkeypatch.setenv(library.SWITCH, kernels)
+    one, two = (torch.randn(129, 83, 3, 3).contiguous(memory_format=order).requires_grad_() for _ in range(2))
+    ours, theirs = 0.3 * distances.squared(one, two), 0.3 * F.mse_loss(one, two, reduction="sum")
+    exact = 0.3 * (one.double() - two.double()).square().sum().item()
+    assert abs(ours.item() - exact) <= 1e-6 * exact
+    assert_same(list(torch.autograd.grad(ours, (one, two))), list(torch.autograd.grad(theirs, (one, two))))
+
+
+@compiled
+def test_distance_leaves_to_torch_what_its_kernel_cannot_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distances, "_loaded", lambda: pytest.fail("a kernel was asked for"))
+    large = torch.randn(512, 256)
+    others = (large.t().contiguous().t(), large.double(), torch.randn(512, 512)[:, ::2])
+    for one, two in ((large, others[0]), (others[1], others[1] + 1), (others[2], others[2] + 1), (large[0], large[1])):
+        assert torch.equal(distances.squared(one, two), F.mse_loss(one, two, reduction="sum"))
+
+
+def test_distance_can_be_differentiated_twice() -> None:
+    one, two = torch.randn(300, 300, requires_grad=True), torch.randn(300, 300)
+    (pull,) = torch.autograd.grad(distances.squared(one, two), one, create_graph=True)
+    (again,) = torch.autograd.grad(pull.sum(), one)
+    assert torch.equal(again, torch.full_like(one, 2))

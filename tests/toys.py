@@ -18,8 +18,9 @@ from semifed import cli
 from semifed.batch import Batch, Clock
 from semifed.methods.base import Descend, Follow, Move, Terms
 from semifed.methods.fedavg import FedAvg
+from semifed.methods.losses import sq_dist
 from semifed.nets.net import Net, Pass
-from semifed.params import Parts, sq_dist
+from semifed.params import Parts
 from semifed.results.record import Row
 from semifed.run import Event, Watch
 

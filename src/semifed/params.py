@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 Params = dict[str, Tensor]
@@ -61,15 +60,6 @@ def mix(*weighted: tuple[float | Tensor, Params]) -> Params:
         else value
         for name, value in first.items()
     }
-
-
-def sq_dist(left: Params, right: Params) -> Tensor:
-    """Squared distance over the names that both dicts have, integer entries left out."""
-    pairs = ((left[name], right[name]) for name in left if name in right and left[name].is_floating_point())
-    if torch._C._are_functorch_transforms_active():
-        return sum((((one - two) ** 2).sum() for one, two in pairs), torch.zeros(()))
-    # The same numbers with fewer passes over the memory, which for large nets is what takes the time.
-    return sum((F.mse_loss(one, two, reduction="sum") for one, two in pairs), torch.zeros(()))
 
 
 def layer(name: str) -> str:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from semifed.batch import Batch, Samples
 from semifed.methods.base import Cohort, Descend, Follow, Move, Terms, Visit
-from semifed.methods.losses import masked_mean
+from semifed.methods.losses import masked_mean, sq_dist
 from semifed.nets.net import Net, Pass
-from semifed.params import Params, Parts, sq_dist, stack, unstack
+from semifed.params import Params, Parts, stack, unstack
 from semifed.payload import Partial
 
 from .healthy import Healthy

@@ -19,9 +19,9 @@ from typing import ClassVar
 
 from semifed.batch import Batch, Pool
 from semifed.methods.base import Descend, Method, Move, Terms
-from semifed.methods.losses import cross_entropy
+from semifed.methods.losses import cross_entropy, sq_dist
 from semifed.nets.net import Pass
-from semifed.params import Parts, sq_dist
+from semifed.params import Parts
 from semifed.settings import option
 
 

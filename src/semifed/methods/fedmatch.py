@@ -30,11 +30,11 @@ from torch import Tensor
 from semifed.batch import Batch, Clock, Pool
 from semifed.methods import averaging, neighbours
 from semifed.methods.base import Cohort, Descend, Method, Move, Terms, Visit
-from semifed.methods.losses import cross_entropies, cross_entropy, kl, masked_mean, vote
+from semifed.methods.losses import cross_entropies, cross_entropy, kl, masked_mean, sq_dist, vote
 from semifed.methods.schedules import full_speed, slow_down
 from semifed.methods.sparsity import moved, thinned, zeros
 from semifed.nets.net import Net, Pass
-from semifed.params import Params, Parts, add, at, sq_dist, stack
+from semifed.params import Params, Parts, add, at, stack
 from semifed.payload import Partial
 from semifed.settings import option
 

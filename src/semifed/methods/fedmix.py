@@ -25,9 +25,9 @@ from torch import Tensor
 from semifed.batch import Batch, Pool
 from semifed.methods import averaging
 from semifed.methods.base import Cohort, Descend, Method, Move, Terms
-from semifed.methods.losses import cross_entropy, masked_mean
+from semifed.methods.losses import cross_entropy, masked_mean, sq_dist
 from semifed.nets.net import Net, Pass
-from semifed.params import Params, Parts, mix, sq_dist
+from semifed.params import Params, Parts, mix
 from semifed.settings import option
 
 

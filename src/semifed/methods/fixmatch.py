@@ -21,9 +21,9 @@ from torch import Tensor
 from semifed.batch import Batch, Pool, Samples
 from semifed.methods import averaging
 from semifed.methods.base import Descend, Method, Move, Terms
-from semifed.methods.losses import cross_entropies, cross_entropy, masked_mean
+from semifed.methods.losses import cross_entropies, cross_entropy, masked_mean, sq_dist
 from semifed.nets.net import Pass
-from semifed.params import Params, Parts, sq_dist
+from semifed.params import Params, Parts
 from semifed.settings import option
 
 

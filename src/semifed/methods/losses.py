@@ -1,10 +1,16 @@
-"""Loss terms over the rows of a step; every mean is over the rows a mask names, and 0 where it names none."""
+"""Loss terms over the rows of a step; every mean is over the rows a mask names, and 0 where it names none.
+
+And one over a net's parameters: their squared distance to others.
+"""
 
 from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from semifed.nets.kernels import distances
+from semifed.params import Params
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
@@ -51,3 +57,12 @@ def normalise_rows(values: Tensor, real: Tensor) -> Tensor:
     mean = (values * mask).sum(0) / count
     variance = ((values - mean).square() * mask).sum(0) / count
     return (values - mean) * (variance + 1e-5).rsqrt()
+
+
+def sq_dist(left: Params, right: Params) -> Tensor:
+    """Squared distance over the names that both dicts have, integer entries left out."""
+    pairs = ((left[name], right[name]) for name in left if name in right and left[name].is_floating_point())
+    if torch._C._are_functorch_transforms_active():
+        return sum((((one - two) ** 2).sum() for one, two in pairs), torch.zeros(()))
+    # The same numbers with fewer passes over the memory, which for large nets is what takes the time.
+    return sum((distances.squared(one, two) for one, two in pairs), torch.zeros(()))
