@@ -5,6 +5,7 @@ import json
 import platform
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import semifed
-from semifed.engine import calibrate
+from semifed.engine import calibrate, memory
 from semifed.engine.assemble import prepare
 from semifed.engine.local import Form
 from semifed.engine.memory import keep_freed_memory
@@ -100,9 +101,24 @@ def test_a_net_that_cannot_be_mapped_has_the_other_forms(tmp_path: Path) -> None
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_freed_memory_is_kept_whatever_its_size() -> None:
     """A block of 64 MiB has 16,384 pages, which the system would have to fetch each time it is asked for."""
-    assert keep_freed_memory(all_sizes=True)
+    assert keep_freed_memory(all_of_it=True)
     torch.ones(2**24)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(8):
         torch.ones(2**24)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 4 * 2**14
+
+
+def test_what_a_large_net_asked_of_the_memory_outlasts_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[int, int]]()
+
+    def mallopt(*one: int) -> int:
+        asked.append((one[0], one[1]))
+        return 1
+
+    monkeypatch.setattr("semifed.engine.memory.ctypes.CDLL", lambda _: SimpleNamespace(mallopt=mallopt))
+    memory._ask.cache_clear()
+    assert all(keep_freed_memory(large) for large in (False, True, False, True))
+    memory._ask.cache_clear()
+    assert asked[-2:] == [(memory._TRIM_THRESHOLD, memory._KEEP_ALL), (memory._MMAP_MAX, 0)]
+    assert len(asked) == len(set(asked)) == 4

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from convolutions import assert_near, assert_same, compiled, gradients
 from semifed import library
 from semifed.methods.losses import sq_dist
-from semifed.nets.kernels import OrderedConvPoolRelu, distances, products
+from semifed.nets import kernels
+from semifed.nets.kernels import VECTOR, OrderedConvPoolRelu, distances, products
 from semifed.nets.kernels.products import WideLinear, wide_linear
 from semifed.nets.net import PIECE
 from semifed.nets.zoo import NetSettings, make
@@ -103,6 +104,15 @@ def test_a_large_net_takes_many_images_in_pieces() -> None:
     assert net.evaluate(params, images[:0]).shape == (0, 10)
 
 
+@pytest.mark.parametrize("norm", ["none", "batch"])
+@pytest.mark.parametrize("name", ["alexnet-like", "cifar-cnn", "resnet9", "mlp"])
+def test_pieces_change_no_number(name: str, norm: Literal["none", "batch"]) -> None:
+    shape = (3, 64, 64) if name == "mlp" else (3, 8, 8)
+    net = make(NetSettings(name, norm=norm), shape, 10)
+    params, images = net.init(0), torch.randn(PIECE + 3, *shape)
+    assert_near([net.evaluate(params, images)], [net.call(False, params, images, {})])
+
+
 def test_pooling_before_relu_changes_no_bit_of_alexnet() -> None:
     net = make(NetSettings("alexnet-like"), (1, 16, 16), 10)
     x = torch.randn(4, 64, 8, 8, requires_grad=True)
@@ -125,12 +135,16 @@ def test_pooled_images_lie_in_the_order_of_the_images() -> None:
 @compiled
 @pytest.mark.parametrize("out", [16, 64, 80, 24])
 @pytest.mark.parametrize("size", [(1, 28, 28, 4), (3, 9, 12, 3)], ids=str)
-def test_pooled_images_without_a_gradient_have_the_same_bits(size: tuple[int, ...], out: int) -> None:
+def test_pooled_images_without_a_gradient_have_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, size: tuple[int, ...], out: int
+) -> None:
     channels, height, width, kernel = size
     layer = OrderedConvPoolRelu(channels, out, kernel)
     images = lay_out(torch.randn(5, channels, height, width), torch.channels_last)
     images[1, 0, 3, 3] = torch.nan
-    with torch.no_grad():
+    with torch.no_grad(), monkeypatch.context() as only:
+        if out % VECTOR == 0:
+            only.setattr(kernels, "conv_pool_relu", lambda *_: pytest.fail("not by its kernel"))
         found = layer(images)
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert found[1].isnan().any()
@@ -176,12 +190,12 @@ def test_distance_has_the_same_bits_alone_and_as_a_sum_of_squares() -> None:
 
 
 @pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize("kernels", ["on", "off"])
+@pytest.mark.parametrize("switch", ["on", "off"])
 def test_distance_of_large_tensors_is_that_of_torch(
-    monkeypatch: pytest.MonkeyPatch, kernels: str, order: torch.memory_format
+    monkeypatch: pytest.MonkeyPatch, switch: str, order: torch.memory_format
 ) -> None:
-    monkeypatch.setenv(library.SWITCH, kernels)
-    one, two = (torch.randn(129, 83, 3, 3).contiguous(memory_format=order).requires_grad_() for _ in range(2))
+    monkeypatch.setenv(library.SWITCH, switch)
+    one, two = (torch.randn(257, 130, 3, 3).contiguous(memory_format=order).requires_grad_() for _ in range(2))
     ours, theirs = 0.3 * distances.squared(one, two), 0.3 * F.mse_loss(one, two, reduction="sum")
     exact = 0.3 * (one.double() - two.double()).square().sum().item()
     assert abs(ours.item() - exact) <= 1e-6 * exact
@@ -191,14 +205,14 @@ def test_distance_of_large_tensors_is_that_of_torch(
 @compiled
 def test_distance_leaves_to_torch_what_its_kernel_cannot_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distances, "_loaded", lambda: pytest.fail("a kernel was asked for"))
-    large = torch.randn(512, 256)
-    others = (large.t().contiguous().t(), large.double(), torch.randn(512, 512)[:, ::2])
+    large = torch.randn(1024, 512)
+    others = (large.t().contiguous().t(), large.double(), torch.randn(1024, 1024)[:, ::2])
     for one, two in ((large, others[0]), (others[1], others[1] + 1), (others[2], others[2] + 1), (large[0], large[1])):
         assert torch.equal(distances.squared(one, two), F.mse_loss(one, two, reduction="sum"))
 
 
 def test_distance_can_be_differentiated_twice() -> None:
-    one, two = torch.randn(300, 300, requires_grad=True), torch.randn(300, 300)
+    one, two = torch.randn(600, 600, requires_grad=True), torch.randn(600, 600)
     (pull,) = torch.autograd.grad(distances.squared(one, two), one, create_graph=True)
     (again,) = torch.autograd.grad(pull.sum(), one)
     assert torch.equal(again, torch.full_like(one, 2))

@@ -148,7 +148,7 @@ def step(method: Method, labelled: int, net: Net = NET) -> tuple[list[Tensor], d
     guessed = Samples((images(7), images(7) + 0.1), torch.full((7,), -1), torch.arange(7) < 6)
     known = Samples((images(labelled),), torch.arange(labelled), torch.ones(labelled).bool())
     down = method.download(method.init(net, 0), Visit(0, 0, 0))
-    stepper = Stepper(net, method.client(), ClientTraining(lr=0.1, momentum=0.9, weight_decay=0.0), mapped=False)
+    stepper = Stepper(net, method.client(), ClientTraining(lr=0.1, momentum=0.9, weight_decay=0.1), mapped=False)
     batch = Batch({"unlabelled": guessed, "labelled": known}, clock)
     state, seen = stepper(State(method.start(down, {}), {}), batch, torch.tensor(0), None)
     return [value.float() for value in leaves(state.parts)], {**seen.terms, **seen.notes, **seen.guesses}

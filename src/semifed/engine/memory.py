@@ -14,14 +14,16 @@ _KEEP_AT_MOST = 512 * 2**20
 _KEEP_ALL = -1
 
 
-@functools.cache
-def keep_freed_memory(all_sizes: bool = False) -> bool:
-    """Ask for it, once a process; whether this library understands."""
+def keep_freed_memory(all_of_it: bool = False) -> bool:
+    """Ask for it; whether this library understands. Once all of it was asked for, that stays so."""
+    understood = _ask(((_MMAP_THRESHOLD, _LARGEST_BLOCK), (_TRIM_THRESHOLD, _KEEP_AT_MOST)))
+    return _ask(((_TRIM_THRESHOLD, _KEEP_ALL), (_MMAP_MAX, 0))) if understood and all_of_it else understood
+
+
+@functools.cache  # once a process
+def _ask(wanted: tuple[tuple[int, int], ...]) -> bool:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library, another system
         return False
-    wanted = [(_MMAP_THRESHOLD, _LARGEST_BLOCK), (_TRIM_THRESHOLD, _KEEP_ALL if all_sizes else _KEEP_AT_MOST)]
-    if all_sizes:
-        wanted.append((_MMAP_MAX, 0))
     return all(mallopt(*one) for one in wanted)

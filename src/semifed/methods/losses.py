@@ -64,5 +64,5 @@ def sq_dist(left: Params, right: Params) -> Tensor:
     pairs = ((left[name], right[name]) for name in left if name in right and left[name].is_floating_point())
     if torch._C._are_functorch_transforms_active():
         return sum((((one - two) ** 2).sum() for one, two in pairs), torch.zeros(()))
-    # The same numbers with fewer passes over the memory, which for large nets is what takes the time.
+    # The same with fewer passes over the memory, which for large nets is what takes the time.
     return sum((distances.squared(one, two) for one, two in pairs), torch.zeros(()))

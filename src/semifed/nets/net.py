@@ -26,7 +26,7 @@ LARGE = 250_000
 """Parameters of a net that takes longer for its arithmetic than torch does to get there."""
 
 PIECE = 50
-"""Images that a large backbone is given at once: what it makes of them on the way should stay near the processor."""
+"""Images that a large backbone gets at once: what it makes of them should stay near the processor. A head gets all."""
 
 
 def in_words(shape: Shape) -> str:
@@ -151,11 +151,11 @@ class Net:
 
     def evaluate(self, params: Params, x: Tensor) -> Tensor:
         """Logits in evaluation mode: no dropout, running statistics."""
-        whole = not self.rows_alone or self.size < LARGE or len(x) <= PIECE
+        whole = not self.rows_alone or bool(self.head) or self.size < LARGE or len(x) <= PIECE
         if whole or not x.is_cpu or torch._C._are_functorch_transforms_active():
             return self.call(False, params, x, {})
         made = [self.call(False, params, piece, {}, "features") for piece in torch.split(x, PIECE)]
-        return self.call(False, params, torch.cat(made), {}, "head")  # many weights, which all rows are to share
+        return self.call(False, params, torch.cat(made), {}, "head")
 
     @property
     def may_leave_rows(self) -> bool:

@@ -30,7 +30,7 @@ extern "C" double squared_distance(int64_t size, const float *one, const float *
     return total;
 }
 
-/* scale * (one - two). What is larger than caches goes past them, where it would be read before it is written. */
+/* scale * (one - two). It goes past the caches, where it would be read before it is written. */
 extern "C" void scaled_difference(int64_t size, const float *one, const float *two, float scale, float *__restrict to)
 {
     int64_t i = 0;

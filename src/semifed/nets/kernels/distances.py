@@ -12,8 +12,8 @@ from torch.autograd import Function
 from semifed import library
 from semifed.nets.kernels import single
 
-LEAST = 2**16
-"""Numbers of a tensor that is large."""
+LEAST = 2**18
+"""Numbers of a tensor that is large: small nets, which may be mapped, have no such tensor and torch's bits."""
 
 
 def squared(one: Tensor, two: Tensor) -> Tensor:

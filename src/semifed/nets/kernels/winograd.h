@@ -133,7 +133,7 @@ static void write_results(const shape *s, const float *m, int first, int count, 
 }
 
 /* The largest result of each square, cut off at 0, where all squares are whole. Not-a-number wins, as in torch. */
-static void write_pooled(const shape *s, const float *m, int first, int count, const float *bias, float *y,
+static void write_pooled(const shape *, const float *m, int first, int count, const float *bias, float *y,
                          int channels)
 {
     for (int t = 0; t < count; t++)
