@@ -11,13 +11,13 @@
                    `every`-th round
     server       : where it holds labels it trains sigma; psi and sigma <- mean of the clients', weighted by their
                    accuracy on the validation set (first paper) or uniform (later version)
-    exchange     : an entry of psi at most `sparse` in size is 0; only entries that moved more than `delta` are sent
+    exchange     : an entry of psi at most `sparse` in size is 0; sent is what moved more than `delta` (first paper: 0)
     learning rate: divided by 3 when the validation loss has not fallen for `patience` rounds
 
 Differs from the authors' code: the released one is the later version only, uses helpers in every tenth round, never
 weights by accuracy, takes KL as a mean over helpers and confident rows, and its L2 weight of 10 with lambda_a = 0.01
-erases what psi learns; the defaults here are the first paper's. Sent entries of psi are the sparse ones. What the
-server sends is counted as sent, not against a client's old copy. Plateaus are found by the server, not by each client.
+erases what psi learns. Defaults here are the first paper's but for delta. Sent entries of psi are the sparse ones. What
+the server sends is counted whole, not against a client's old copy. Plateaus are found by the server, not by clients.
 """
 
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class FedMatch(Method):
     lambda_1: float = option(0.0, "weight of |psi|_1: 0 for dense, about 0.01 for sparse", least=0)
     lambda_2: float = option(0.01, "weight of |sigma - psi|^2 (later version: 10)", least=0)
     sparse: float = option(5e-6, "an entry of psi that is not larger counts as 0", least=0)
-    delta: float = option(5e-5, "an entry that moved less is not sent", least=0)
+    delta: float = option(5e-5, "an entry that moved less is not sent (first paper: 0; mind small rates)", least=0)
     patience: int = option(3, "rounds without a better validation loss until the learning rate falls", least=1)
 
     def needs_validation(self) -> bool:
