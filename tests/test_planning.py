@@ -56,6 +56,27 @@ def test_experiments_that_take_the_same_time_are_timed_once(monkeypatch: pytest.
     assert forecasts[3].seconds > forecasts[0].seconds
 
 
+@pytest.mark.parametrize("labels", ["client", "server"])
+def test_what_a_round_takes_besides_does_not_blur_what_a_step_takes(
+    labels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longer = ("client.batch=2", "client.unlabelled_batch=2", "server.batch=2", f"scenario.labels={labels}")
+    assembly = prepare(Experiment.read(None, [*TINY, "method=fedavg-fixmatch", *longer]))
+    server = assembly.workshop.server_steps(0)
+    noise = iter((9.0, 9.0) if server else (9.0, 8.0))  # where merging takes seconds it may well be shorter next time
+
+    def short_run(assembly: Assembly, steps: int, server_steps: int) -> planning._Timed:
+        assert server_steps <= server
+        load, _ = planning._load(assembly, 0, steps)
+        return planning._Timed(1.0, 0.3 + 0.05 * load, next(noise) + 0.2 * server_steps, 0.5, 5, 7)
+
+    monkeypatch.setattr(planning, "_short_run", short_run)
+    pace = planning._time(assembly)
+    assert pace.step == pytest.approx(0.05)
+    assert pace.server_step == pytest.approx(0.2 if server else 0.0)
+    assert pace.round == pytest.approx(9.3)
+
+
 def test_runs_at_a_time_share_the_time_and_add_up_in_memory() -> None:
     runs = [Forecast(seconds, memory, 5, 7, (7, 7), 1, 1, seconds) for seconds, memory in ((10.0, 3), (30.0, 4))]
     assert totals(runs, 1) == {"seconds": 40, "memory": 4, "down": 10, "up": 14}

@@ -3,9 +3,9 @@
     forecast = plan(experiment)
     forecast.seconds, forecast.memory, forecast.down, forecast.up
 
-Two or three runs of a few rounds are made in a folder that is thrown away, the same but for the steps of a visit: their
-difference is what a step takes, the rest is what a round takes besides. The steps of the real rounds are counted, not
-timed. So it holds for this machine as busy as it is now.
+Two runs of a few rounds are made in a folder that is thrown away, the same but for the steps of clients and server: by
+how much longer these take is what a step takes, the rest is what a round takes besides. The steps of real rounds are
+counted, not timed. So it holds for this machine as busy as it is now.
 """
 
 import dataclasses
@@ -24,18 +24,17 @@ import numpy as np
 from semifed import keys
 from semifed.data.sources import Dataset
 from semifed.engine.assemble import Assembly, load_data, prepare
+from semifed.engine.local import Absent, Clients, Outcome, Reply, Task
 from semifed.engine.rounds import draw_cohort
+from semifed.engine.workers import open_clients
 from semifed.experiment import Experiment
 from semifed.methods.base import Visit
 from semifed.payload import Partial, nbytes
 from semifed.run import Event, run
 
 clock = time.perf_counter
-_FEW, _MOST, _AIM = (
-    2,
-    60,
-    1.5,
-)  # steps of the short runs and of the longer ones, and the seconds a round of these may take
+_FEW, _MORE, _MOST = 2, 6, 60  # steps of the short runs, and of the longer ones at least and at most
+_AIM = 1.5  # seconds that a round of the longer ones may take if it has more steps than that
 _ROUNDS = 4  # of a timed run: one to get warm, two that count, and one that is tested
 _SAMPLES = 12  # rounds whose steps are counted
 
@@ -71,10 +70,33 @@ class _Timed(NamedTuple):
     """One short run."""
 
     start: float
-    round: float
+    training: float  # of the clients, in a round
+    besides: float  # what else a round takes
     test: float
     down: int
     up: int
+
+
+class _Stopwatch:
+    """Clients whose training is timed: all else of a round would drown the difference of a few steps."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients, self.rounds = clients, list[float]()
+
+    def present(self, round: int) -> Sequence[int] | None:
+        """As those that are timed."""
+        return self._clients.present(round)
+
+    def train(self, round: int, tasks: Sequence[Task]) -> Sequence[Outcome | Absent | Reply]:
+        """As those that are timed."""
+        started = clock()
+        outcomes = self._clients.train(round, tasks)
+        self.rounds.append(clock() - started)
+        return outcomes
+
+    def close(self) -> None:
+        """As those that are timed."""
+        self._clients.close()
 
 
 def plan(experiment: Experiment, data_dir: Path | str | None = None) -> Forecast:
@@ -136,20 +158,18 @@ def _load(assembly: Assembly, round: int, cap: int | None) -> tuple[int, int]:
 
 
 def _time(assembly: Assembly) -> Pace:
-    """Short runs with few steps and with more, at the clients and, if it trains, at the server."""
+    """A short run with few steps and one with more, at the clients and, if it trains, at the server."""
     server = assembly.workshop.server_steps(0)
     few, few_there = _load(assembly, 0, _FEW)[0], min(server, _FEW)
     short = _short_run(assembly, _FEW, few_there)
     most = max(assembly.workshop.steps_of(0, client) for client in draw_cohort(assembly, 0))
-    guess = max(short.round, 1e-3) / max(few + few_there, 1)
-    more = max(_FEW + 1, min(most, _MOST, math.ceil(_AIM / guess / max(few / _FEW, 1))))
-    longer = _short_run(assembly, more, few_there)
-    step = _slope(longer.round - short.round, _load(assembly, 0, more)[0] - few)
-    server_step = 0.0
-    if server:
-        there = max(_FEW + 1, min(server, _MOST, math.ceil(_AIM / guess)))
-        server_step = _slope(_short_run(assembly, _FEW, there).round - short.round, there - few_there)
-    besides = max(short.round - few * step - few_there * server_step, 0.0)
+    guess = max(short.training, 1e-3) / max(few, 1)
+    more = max(_MORE, min(most, _MOST, math.ceil(_AIM / guess / max(few / _FEW, 1))))
+    more_there = min(server, max(_MORE, min(_MOST, math.ceil(_AIM / guess))))
+    longer = _short_run(assembly, more, more_there)
+    step = _slope(longer.training - short.training, _load(assembly, 0, more)[0] - few)
+    server_step = _slope(longer.besides - short.besides, more_there - few_there)
+    besides = max(short.besides + short.training - few * step - few_there * server_step, 0.0)
     least, most_bytes = longer.up, max(longer.up, _dense(assembly))
     test = max(short.test, longer.test, 0.0) if min(short.test, longer.test) <= 0 else (short.test + longer.test) / 2
     return Pace(short.start, besides, step, server_step, test, _peak_memory(), longer.down, (least, most_bytes))
@@ -168,18 +188,23 @@ def _short_run(assembly: Assembly, steps: int, server_steps: int) -> _Timed:
         client=dataclasses.replace(experiment.client, steps=steps),
         server=dataclasses.replace(experiment.server, steps=max(server_steps, 1)),
     )
-    times = [clock()]
+    times, watches = [clock()], list[_Stopwatch]()
 
     def hear(_event: Event) -> None:
         times.append(clock())
 
+    def watched(assembly: Assembly) -> _Stopwatch:
+        watches.append(_Stopwatch(open_clients(assembly)))
+        return watches[0]
+
     with tempfile.TemporaryDirectory(prefix="semifed-plan-") as folder:
-        record = run(short, Path(folder) / "run", split=assembly.scenario, watch=hear)
+        record = run(short, Path(folder) / "run", split=assembly.scenario, watch=hear, clients=watched)
     begun, *ends = times[1:]
     lengths = [end - start for start, end in zip([begun, *ends], ends, strict=False)]
-    usual = statistics.fmean(lengths[1:-1])
+    usual, training = statistics.fmean(lengths[1:-1]), statistics.fmean(watches[0].rounds[1:-1])
     traffic = record.rows[-1]["bytes"]
-    return _Timed(begun - times[0], usual, lengths[-1] - usual, traffic["down"], traffic["up"])
+    test = lengths[-1] - usual
+    return _Timed(begun - times[0], training, usual - training, test, traffic["down"], traffic["up"])
 
 
 def _dense(assembly: Assembly) -> int:
