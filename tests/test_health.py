@@ -1,4 +1,4 @@
-"""Pseudo-labels that say nothing, and clients who give others than the rest (cases 28, 29, 32, 48)."""
+"""Pseudo-labels that say nothing, clients who give others than the rest (cases 28, 29, 32, 48), and silent ones."""
 
 import dataclasses
 import io
@@ -14,6 +14,7 @@ from torch import Tensor
 import semifed
 from semifed.batch import Batch
 from semifed.engine.health import Rates, alarms, collapsed, odd_clients
+from semifed.engine.layers import share_sent
 from semifed.errors import SettingError
 from semifed.methods import METHODS
 from semifed.methods.base import Method
@@ -22,6 +23,7 @@ from semifed.methods.mean_teacher import MeanTeacher
 from semifed.methods.uda import UDA
 from semifed.nets.net import Pass
 from semifed.params import Parts, leaves
+from semifed.payload import Partial
 from semifed.results.record import Row
 from semifed.terminal import Watcher
 from toys import TINY
@@ -70,6 +72,23 @@ def test_labels_of_one_class_give_an_alarm_and_the_run_goes_on() -> None:
     ] * 4
     assert record.summary["status"] == "finished"
     assert record.summary["alarms"] == 4
+
+
+@pytest.mark.parametrize(("delta", "heard"), [(0.0, False), (10.0, True)])
+def test_clients_whose_moves_are_all_too_small_to_be_sent_give_an_alarm(delta: float, heard: bool) -> None:
+    method = METHODS["fedmatch"](choice="embedding", reliability=False, delta=delta)  # type: ignore[call-arg]
+    record = semifed.run(experiment(method))
+    text = "silence: clients send 0.00% of what they could, so next to nothing of what they learn arrives"
+    assert [row["alarms"] for row in record.rows] == [[text] if heard else []] * 4
+
+
+def test_how_much_is_sent_is_counted_over_numbers_not_layers() -> None:
+    yes, some = torch.tensor(True), torch.tensor([True, False, False, False])
+    large, small = torch.zeros(4, 100), torch.zeros(4)
+    part = Partial({"a.weight": large, "b.bias": small}, {"a.weight": ~yes, "b.bias": some})
+    assert share_sent([{"psi": part, "sigma": {"a.weight": large}}]) == pytest.approx(1 / 404)
+    assert share_sent([{"psi": Partial({"a.weight": large}, {"a.weight": some})}]) == pytest.approx(0.25)
+    assert share_sent([{"sigma": {"a.weight": large}}]) == share_sent([]) == 1
 
 
 def test_a_run_that_collapsed_ends_early_if_asked_and_stays_ended(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whether the labels that clients give themselves still say anything, and who gives others than the rest."""
+"""Whether clients still teach anything: by the labels they give themselves, other ones than the rest, or in silence."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ ALMOST_ALL = 0.95
 MOST = 0.8
 FEWEST = 4
 """With fewer clients in a round nobody can be told from the others."""
+NEXT_TO_NOTHING = 0.01
 
 
 class Rates(NamedTuple):
@@ -27,6 +28,13 @@ def alarms(notes: Mapping[str, Any]) -> list[str]:
     if len(rates) < 2 or coverage < ALMOST_ALL or max(rates) < ALMOST_ALL * coverage:
         return []
     return [f"collapse: {max(rates):.0%} of the unlabelled rows are taken for class {rates.index(max(rates))}"]
+
+
+def silence(sent: float) -> list[str]:
+    """What is wrong where a method withholds what hardly moved, and at this learning rate that is nearly all."""
+    if sent >= NEXT_TO_NOTHING:
+        return []
+    return [f"silence: clients send {sent:.2%} of what they could, so next to nothing of what they learn arrives"]
 
 
 def odd_clients(seen: Sequence[Rates], deviations: float) -> list[str]:

@@ -1,6 +1,7 @@
 """What happens layer by layer: how much of each the clients have sent, and what a method measures there."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,19 +22,37 @@ def by_layer(method: Method, ups: Sequence[Parts]) -> Layers:
     }
 
 
+def share_sent(ups: Sequence[Parts]) -> float:
+    """How much of what clients may withhold they have sent; all, if a method withholds nothing."""
+    counts = [_counts(branch) for up in ups for branch in up.values() if isinstance(branch, Partial)]
+    held = sum(one.held for own in counts for one in own.values())
+    return sum(one.sent for own in counts for one in own.values()) / held if held else 1.0
+
+
 def _shares(up: Parts) -> Layers:
     return {f"{part} sent": _share(branch) for part, branch in up.items() if isinstance(branch, Partial)}
 
 
 def _share(part: Partial) -> dict[str, float]:
     """How much of every layer is sent, over all its tensors."""
-    sent, held = dict[str, float](), dict[str, float]()
+    return {name: count.sent / max(count.held, 1) for name, count in _counts(part).items()}
+
+
+class _Count(NamedTuple):
+    """Of how many numbers how many are sent."""
+
+    sent: float
+    held: int
+
+
+def _counts(part: Partial) -> dict[str, _Count]:
+    """The numbers of every layer, over all its tensors."""
+    counts = dict[str, _Count]()
     for name, value in part.values.items():
-        mask, own = part.sent[name], layer(name)
+        mask, before = part.sent[name], counts.get(layer(name), _Count(0.0, 0))
         each = value.numel() / max(mask.numel(), 1)
-        sent[own] = sent.get(own, 0.0) + float(mask.sum()) * each
-        held[own] = held.get(own, 0.0) + value.numel()
-    return {name: share / max(held[name], 1) for name, share in sent.items()}
+        counts[layer(name)] = _Count(before.sent + float(mask.sum()) * each, before.held + value.numel())
+    return counts
 
 
 def _measures(method: Method, up: Parts) -> Layers:

@@ -11,8 +11,8 @@ from semifed import keys
 from semifed.engine import hostile
 from semifed.engine.assemble import Assembly
 from semifed.engine.gate import Gate, Turn, alike
-from semifed.engine.health import Rates, alarms, odd_clients
-from semifed.engine.layers import by_layer
+from semifed.engine.health import Rates, alarms, odd_clients, silence
+from semifed.engine.layers import by_layer, share_sent
 from semifed.engine.local import Clients, Task, TestsAtSites
 from semifed.engine.merge import Circle, merge
 from semifed.engine.privacy import draw_private
@@ -142,6 +142,7 @@ def _seen_by(experiment: Experiment, turns: Sequence[Turn]) -> dict[str, Any]:
     """What the clients that had something to read tell of it; a simulation knows more than they (`audit`)."""
     turns = alike(turns)
     busy = [turn.outcome for turn in turns]
+    ups = [outcome.up for outcome in busy]
     notes, audit = _mean([outcome.notes for outcome in busy]), [outcome.audit for outcome in busy]
     rates = [
         Rates(turn.task.client, turn.outcome.notes["classes"], turn.outcome.examples)
@@ -152,6 +153,6 @@ def _seen_by(experiment: Experiment, turns: Sequence[Turn]) -> dict[str, Any]:
         "terms": _mean([outcome.terms for outcome in busy]),
         "notes": notes,
         "audit": _mean(audit) if all(audit) else {},
-        "layers": by_layer(experiment.method, [outcome.up for outcome in busy]),
-        "alarms": alarms(notes) + odd_clients(rates, experiment.gate.odd_classes),
+        "layers": by_layer(experiment.method, ups),
+        "alarms": alarms(notes) + odd_clients(rates, experiment.gate.odd_classes) + silence(share_sent(ups)),
     }

@@ -112,7 +112,8 @@ def _limits(summary: Mapping[str, Any]) -> str:
     ]
     if summary.get("alarms"):
         lines.append(
-            f"In {summary['alarms']} rounds pseudo-labels gave an alarm: almost all, or one client's, of one class."
+            f"In {summary['alarms']} rounds there was an alarm: pseudo-labels almost all, or one client's, of one "
+            "class, or clients that sent next to nothing."
         )
     return "\n".join(f"- {line}" for line in lines)
 
