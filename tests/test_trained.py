@@ -227,7 +227,6 @@ def test_without_a_format_the_run_gets_numbers_and_card(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in zoo.NETS if name != "mlp"])
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
 def test_every_net_exports_to_onnx_with_the_same_predictions(name: str, norm: zoo.Norm, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class WideLinear(nn.Linear):
 
 def wide_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x weight' + bias of x [rows, width]."""
-    if x.dim() == 2 and len(x) and single.fit(x, weight, bias) and found() is not None:
+    if x.dim() == 2 and single.fit(x, weight, bias) and len(x) and found() is not None:
         y: Tensor = _Product.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return y
     return F.linear(x, weight, bias)
