@@ -249,15 +249,15 @@ def _misfit_tensor(got: Any, wanted: Tensor, path: str) -> str:
 
 
 def _pairs(up: Any, idle: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every floating tensor that is sent beside that of a client that did nothing; of a Partial what it sends."""
+    """Every floating tensor that is sent beside that of a client that did nothing; 0 in both where it is withheld."""
     if isinstance(up, Partial):
         for name, value in up.values.items():
             mask = up.sent[name]
             if value.is_floating_point() and bool(mask.any()):
                 pair = value, idle.values[name]
                 if not bool(mask.all()):
-                    places = expand_as(mask, value).expand_as(value).flatten().nonzero()[:, 0]
-                    pair = pair[0].flatten()[places], pair[1].flatten()[places]
+                    withheld = ~expand_as(mask, value)
+                    pair = pair[0].masked_fill(withheld, 0), pair[1].masked_fill(withheld, 0)
                 yield pair
     elif isinstance(up, Mapping):
         for name in up:
