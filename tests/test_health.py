@@ -82,13 +82,21 @@ def test_clients_whose_moves_are_all_too_small_to_be_sent_give_an_alarm(delta: f
     assert [row["alarms"] for row in record.rows] == [[text] if heard else []] * 4
 
 
+def test_a_method_that_sends_another_net_whole_is_not_silent() -> None:
+    record = semifed.run(experiment(METHODS["fedsiam-d"]()))
+    assert not any(record.rows[0]["layers"]["online sent"].values())
+    assert [row["alarms"] for row in record.rows] == [[]] * 4
+
+
 def test_how_much_is_sent_is_counted_over_numbers_not_layers() -> None:
     yes, some = torch.tensor(True), torch.tensor([True, False, False, False])
     large, small = torch.zeros(4, 100), torch.zeros(4)
     part = Partial({"a.weight": large, "b.bias": small}, {"a.weight": ~yes, "b.bias": some})
-    assert share_sent([{"psi": part, "sigma": {"a.weight": large}}]) == pytest.approx(1 / 404)
-    assert share_sent([{"psi": Partial({"a.weight": large}, {"a.weight": some})}]) == pytest.approx(0.25)
-    assert share_sent([{"sigma": {"a.weight": large}}]) == share_sent([]) == 1
+    siam = METHODS["fedsiam-d"]()  # whose divergences are no numbers of a net
+    assert share_sent(siam, [{"psi": part, "divergence": {"a": large}}]) == pytest.approx(1 / 404)
+    assert share_sent(siam, [{"psi": part, "sigma": {"a.weight": large}}]) == pytest.approx(401 / 804)
+    assert share_sent(siam, [{"psi": Partial({"a.weight": large}, {"a.weight": some})}]) == pytest.approx(0.25)
+    assert share_sent(siam, [{"sigma": {"a.weight": large}}]) == share_sent(siam, []) == 1
 
 
 def test_a_run_that_collapsed_ends_early_if_asked_and_stays_ended(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ import os
 import random
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,6 +19,7 @@ from semifed.errors import RunError, SettingError
 from semifed.methods.fedavg import FedAvg
 from semifed.nets.net import Net
 from semifed.params import Parts
+from semifed.results.folder import read_json
 from semifed.sweeps.folder import taken
 from semifed.sweeps.grid import Axis, axes, axis, point_name, points
 from semifed.sweeps.progress import FINISHED, RUNNING, SweepProgress
@@ -26,6 +29,10 @@ from toys import TINY, call, contents, end, rows_in, same_end, sets, start, work
 EXPERIMENT = Experiment.read(None, [*TINY, "train.rounds=3"])
 OVER = {"method": ("fedavg", "fedavg+"), "seed": (0, 1)}
 NAMES = [f"method={method},seed={seed}" for method in OVER["method"] for seed in OVER["seed"]]
+
+
+def replaced(assignments: Sequence[str]) -> Experiment:
+    return EXPERIMENT.replace(*assignments)
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,7 @@ def test_an_axis_is_a_list_or_a_range() -> None:
     assert axis("seed=0..2") == Axis("seed", ("0", "1", "2"))
     assert axis("seed=3,5..6") == Axis("seed", ("3", "5", "6"))
     assert axis(' method = fedavg+ , "a,b"') == Axis("method", ("fedavg+", '"a,b"'))
+    assert axis("data=folder:O'Brien/a,folder:b") == Axis("data", ("folder:O'Brien/a", "folder:b"))
     assert axis('views.weak=["shift","flip"],[]') == Axis("views.weak", ('["shift","flip"]', "[]"))
     assert axes({"server.nesterov": [True], "client.lr": (0.1, 0.2)}) == [
         Axis("server.nesterov", ("true",)),
@@ -68,22 +76,53 @@ def test_an_axis_is_a_list_or_a_range() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["seed", "seed=", "=1", "seed=1,,2", "seed=2..1", "seed=0..99999999", "seed=1,1"])
+@pytest.mark.parametrize(
+    "text", ["seed", "seed=", "=1", "seed=1,,2", "seed=2..1", "seed=0..99999999", "seed=1,1", 'a="b,c', "a=[1,2"]
+)
 def test_an_axis_that_says_nothing_is_refused(text: str) -> None:
     with pytest.raises(SettingError, match="--over"):
         axis(text)
 
 
 def test_every_point_is_named_and_checked() -> None:
-    made = points(EXPERIMENT, axes(OVER))
+    made = points(replaced, axes(OVER))
     assert [point.name for point in made] == NAMES
     assert (made[3].experiment.seed, made[3].experiment.tables()["method"]["name"]) == (1, "fedavg+")
     with pytest.raises(SettingError, match=r"client\.lr=0: client\.lr: must be above 0"):
-        points(EXPERIMENT, [axis("client.lr=0.1,0")])
+        points(replaced, [axis("client.lr=0.1,0")])
     with pytest.raises(SettingError, match="seed: is given twice"):
-        points(EXPERIMENT, [axis("seed=0"), axis("seed=1")])
-    options = points(EXPERIMENT, [axis("method.mu=0.5"), axis("method=fedsiam-d")])
+        points(replaced, [axis("seed=0"), axis("seed=1")])
+    options = points(replaced, [axis("method.mu=0.5"), axis("method=fedsiam-d")])
     assert options[0].experiment.tables()["method"]["mu"] == 0.5
+
+
+def test_what_is_named_comes_before_its_options_and_a_word_on_clients_is_heard() -> None:
+    first = points(replaced, [axis("net.norm=group"), axis("net=small-cnn")])
+    assert first[0].experiment.tables()["net"]["norm"] == "group"
+    always = ["method=fedsiam-d", "method.mu=0.7", "scenario.clients=5"]
+    made = points(
+        partial(Experiment.read, None), [axis("method=fedsiam-d,fedprox"), axis("scenario.clients=5,20")], always
+    )
+    assert [point.experiment.tables()["method"]["mu"] for point in made[:2]] == [0.7, 0.7]
+    assert [point.experiment.train.clients_per_round for point in made[:2]] == [5, 10]
+
+
+def test_two_points_that_are_one_experiment_are_refused() -> None:
+    with pytest.raises(SettingError, match=r"--over client.lr=0.10: is the same experiment as client.lr=0.1; name"):
+        points(replaced, [axis("client.lr=0.1,0.10")])
+    with pytest.raises(SettingError, match="is the same experiment"):
+        points(replaced, axes({"seed": [1, 1]}))
+
+
+def test_values_from_python_are_taken_as_they_are() -> None:
+    weak = ("shift", "flip"), ()
+    made = points(replaced, axes({"data": ["folder:/x,y"], "views.weak": weak, "client.clip": [None, 1.0]}))
+    assert [point.experiment.data for point in made] == ["folder:/x,y"] * 4
+    assert [point.experiment.views.weak for point in made] == [weak[0], weak[0], weak[1], weak[1]]
+    assert [point.experiment.client.clip for point in made] == [None, 1.0] * 2
+    for nothing in ("fedavg", (), {"fedavg": 1}):
+        with pytest.raises(SettingError, match="over: method is varied over a list of values, not "):
+            axes({"method": nothing})
 
 
 def test_names_fit_a_file_system_and_stay_different() -> None:
@@ -108,6 +147,35 @@ def test_another_experiment_under_the_same_name_is_refused(unbroken: Path) -> No
         sweep(EXPERIMENT.replace("client.lr=0.1"), OVER, unbroken)
     with taken(unbroken), pytest.raises(RunError, match="in use by another sweep"):
         sweep(EXPERIMENT, OVER, unbroken)
+
+
+def test_a_sweep_that_names_no_net_goes_on(tmp_path: Path) -> None:
+    unnamed = Experiment.read(None, [word for word in (*TINY, "train.rounds=1") if not word.startswith("net=")])
+    sweep(unnamed, {"seed": (0,)}, tmp_path)
+    names = [run.name for run in sweep(unnamed, {"seed": (0, 1), "method": ("fedavg",)}, tmp_path)]
+    assert names == ["seed=0,method=fedavg", "seed=1,method=fedavg"]
+    again = call("sweep", "--out", str(tmp_path), "--json")
+    assert [run["name"] for run in json.loads(again.out)] == ["seed=0", *names]
+    assert read_json(tmp_path / "sweep.json")["over"] == {"seed": ["0", "1"], "method": ["fedavg"]}
+    with pytest.raises(SettingError, match=r"net\.name: \w.* -> mlp"):
+        sweep(unnamed.replace("net=mlp"), {"seed": (0,)}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "runs", [3, None, [3], [{}], [{"name": "a", "experiment": 3}], [{"name": "../../escaped", "experiment": {}}]]
+)
+def test_a_damaged_list_of_runs_is_told_in_one_line(runs: object, tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text(json.dumps({"runs": runs}), "utf-8")
+    said = call("sweep", "--out", str(tmp_path))
+    assert said.code == 4
+    assert "sweep.json: " in said.line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_kill_before_the_list_of_runs_was_written_locks_nobody_out(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json.partial").write_text("{", "utf-8")
+    sweep(EXPERIMENT.replace("train.rounds=1"), {"seed": (0,)}, tmp_path)
+    assert not (tmp_path / "sweep.json.partial").exists()
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:

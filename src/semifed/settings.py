@@ -145,17 +145,18 @@ def read_toml(path: Path) -> dict[str, Any]:
 def write_toml(tables: Mapping[str, Any]) -> str:
     """Plain values first, then one section a table; what is None is left out."""
     plain = {name: value for name, value in tables.items() if not isinstance(value, Mapping) and value is not None}
-    lines = [f"{name} = {_toml_value(value)}" for name, value in plain.items()]
+    lines = [f"{name} = {toml_value(value)}" for name, value in plain.items()]
     for name, table in tables.items():
         if isinstance(table, Mapping):
-            rows = [f"{key} = {_toml_value(value)}" for key, value in table.items() if value is not None]
+            rows = [f"{key} = {toml_value(value)}" for key, value in table.items() if value is not None]
             lines += ["", f"[{name}]", *rows]
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A plain value, or a list of such, as TOML writes it."""
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml_value, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, float):
         return repr(value)
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML wants it escaped, JSON does not

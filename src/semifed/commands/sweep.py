@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -69,7 +70,7 @@ def _points(
     if experiment or over or assignments:
         if not over:
             raise SettingError("--over: say what is varied, such as --over seed=0..2; one run alone is `semifed run`")
-        return points(Experiment.read(experiment, assignments), over_axes), over_axes
+        return points(partial(Experiment.read, experiment), over_axes, assignments), over_axes
     return folder.recorded(out), []
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from semifed.methods.base import Method
-from semifed.params import Parts, layer
+from semifed.params import Parts, layer, leaves
 from semifed.payload import Partial
 
 Layers = dict[str, dict[str, float]]
@@ -22,11 +22,13 @@ def by_layer(method: Method, ups: Sequence[Parts]) -> Layers:
     }
 
 
-def share_sent(ups: Sequence[Parts]) -> float:
-    """How much of what clients may withhold they have sent; all, if a method withholds nothing."""
-    counts = [_counts(branch) for up in ups for branch in up.values() if isinstance(branch, Partial)]
-    held = sum(one.held for own in counts for one in own.values())
-    return sum(one.sent for own in counts for one in own.values()) / held if held else 1.0
+def share_sent(method: Method, ups: Sequence[Parts]) -> float:
+    """How much clients have sent of all they could; a method withholds some of it, or nothing."""
+    parts = [branch for up in ups for name, branch in up.items() if name not in method.by_layer]
+    partial = [count for branch in parts if isinstance(branch, Partial) for count in _counts(branch).values()]
+    whole = sum(leaf.numel() for branch in parts if not isinstance(branch, Partial) for leaf in leaves(branch))
+    held = whole + sum(count.held for count in partial)
+    return (whole + sum(count.sent for count in partial)) / held if held else 1.0
 
 
 def _shares(up: Parts) -> Layers:

@@ -154,5 +154,7 @@ def _seen_by(experiment: Experiment, turns: Sequence[Turn]) -> dict[str, Any]:
         "notes": notes,
         "audit": _mean(audit) if all(audit) else {},
         "layers": by_layer(experiment.method, ups),
-        "alarms": alarms(notes) + odd_clients(rates, experiment.gate.odd_classes) + silence(share_sent(ups)),
+        "alarms": alarms(notes)
+        + odd_clients(rates, experiment.gate.odd_classes)
+        + silence(share_sent(experiment.method, ups)),
     }

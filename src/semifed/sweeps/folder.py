@@ -1,5 +1,6 @@
 """The folder of a sweep: sweep.json says the runs, runs/<name>/ has each, logs/<name>.txt what it said beside."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from filelock import FileLock, Timeout
 from semifed import __version__
 from semifed.errors import RunError, SettingError
 from semifed.experiment import Experiment
+from semifed.nets.zoo import AUTO
 from semifed.results.collection import RUNS, SWEEP_FILE
 from semifed.results.files import write_json
 from semifed.results.folder import difference, is_begun, read_json
@@ -17,6 +19,7 @@ from semifed.settings import read_toml
 from semifed.sweeps.grid import Axis, Point
 
 LOGS = "logs"
+_NAME = re.compile(r"[\w,=+-][\w.,=+-]*", re.ASCII)
 
 
 @contextmanager
@@ -39,13 +42,13 @@ def taken(path: Path) -> Iterator[None]:
 def record(path: Path, points: Sequence[Point], over: Sequence[Axis]) -> None:
     """Write which runs there are; those that an earlier call has begun stay, and must be what they were."""
     _check_place(path)
-    before = _entries(path)
+    before, varied = _entries(path), _over(path)
     for point in points:
         _check_same(path, point, before)
     entries = {**before, **{point.name: point.experiment.tables() for point in points}}
     content = {
         "semifed": __version__,
-        "over": {one.key: list(one.values) for one in over},
+        "over": {**varied, **{one.key: list(dict.fromkeys([*varied.get(one.key, ()), *one.values])) for one in over}},
         "runs": [{"name": name, "experiment": tables} for name, tables in entries.items()],
     }
     if not (path / SWEEP_FILE).exists() or read_json(path / SWEEP_FILE) != _plain(content):
@@ -66,27 +69,41 @@ def _entries(path: Path) -> dict[str, Any]:
     if not (path / SWEEP_FILE).is_file():
         return {}
     try:
-        return {run["name"]: run["experiment"] for run in read_json(path / SWEEP_FILE)["runs"]}
-    except (KeyError, TypeError):
+        entries = {run["name"]: dict(run["experiment"]) for run in read_json(path / SWEEP_FILE)["runs"]}
+    except (KeyError, TypeError, ValueError):
         raise RunError(f"{path / SWEEP_FILE}: is damaged; put it back from a copy") from None
+    strange = next((name for name in entries if not isinstance(name, str) or not _NAME.fullmatch(name)), None)
+    if strange is not None:  # it would be a folder anywhere
+        raise RunError(f"{path / SWEEP_FILE}: {str(strange)[:80]!r} is no name of a run; put it back from a copy")
+    return entries
+
+
+def _over(path: Path) -> dict[str, list[str]]:
+    """What the runs that are there were varied over."""
+    over = read_json(path / SWEEP_FILE).get("over") if (path / SWEEP_FILE).is_file() else {}
+    return {key: list(values) for key, values in over.items()} if isinstance(over, dict) else {}
 
 
 def _check_place(path: Path) -> None:
-    if not (path / SWEEP_FILE).exists() and any(place.name != ".sweep.lock" for place in path.iterdir()):
+    known = {".sweep.lock", f"{SWEEP_FILE}.partial"}  # the second is what a kill leaves
+    if not (path / SWEEP_FILE).exists() and any(place.name not in known for place in path.iterdir()):
         raise RunError(f"{path}: holds other things and is not the folder of a sweep; give another --out")
 
 
 def _check_same(path: Path, point: Point, before: dict[str, Any]) -> None:
     """A run keeps its experiment: another one under the same name would mix two in one table."""
-    folder = path / RUNS / point.name
-    old = read_toml(folder / "experiment.toml") if is_begun(folder) else before.get(point.name)
+    folder, given = path / RUNS / point.name, before.get(point.name)
+    old = read_toml(folder / "experiment.toml") if is_begun(folder) else given
     if old is None:
         return
+    now = point.experiment.tables()
+    # Where no net is named a run has chosen one, and what it has chosen stands.
+    unnamed = all(tables.get("net", {}).get("name", AUTO) == AUTO for tables in (given or old, now))
     with suppress(SettingError):  # settings that are newer than the sweep have their defaults
         old = Experiment.of(old).tables()
     timed = ("engine.mode:", "engine.layout:") if point.experiment.engine.mode == "fastest" else ()
-    free = ("engine.workers:", "engine.start:", *timed)
-    changes = [one for one in difference(old, point.experiment.tables()) if not one.startswith(free)]
+    free = ("engine.workers:", "engine.start:", *timed, *(("net.name:",) if unnamed else ()))
+    changes = [one for one in difference(old, now) if not one.startswith(free)]
     if changes:
         raise SettingError(f"{point.name}: the experiment has changed ({'; '.join(changes)}); give another --out")
 

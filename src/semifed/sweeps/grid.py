@@ -1,17 +1,19 @@
 """The runs of a sweep: an experiment, the settings it is varied over, and a readable name for each point.
 
 over = [axis("seed=0..2"), axis("method=fedavg+,fedcon")]
-points(experiment, over)[0].name == "seed=0,method=fedavg+"
+points(lambda assignments: experiment.replace(*assignments), over)[0].name == "seed=0,method=fedavg+"
 """
 
 import hashlib
 import itertools
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from semifed.errors import SettingError
 from semifed.experiment import Experiment
+from semifed.settings import toml_value
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _MOST = 100_000
@@ -45,12 +47,12 @@ def axis(text: str) -> Axis:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas that stand in no bracket and no quotes."""
+    """The parts between commas that stand in no bracket and no quotes; nothing, if one of these is never closed."""
     parts, depth, quote = [""], 0, ""
     for letter in text:
         if quote:
             quote = "" if letter == quote else quote
-        elif letter in "\"'":
+        elif letter in "\"'" and (depth or not parts[-1].strip()):  # inside a word it is an apostrophe
             quote = letter
         else:
             depth += (letter in "[{") - (letter in "]}")
@@ -58,7 +60,7 @@ def _split(text: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += letter
-    return [part.strip() for part in parts]
+    return [] if depth or quote else [part.strip() for part in parts]
 
 
 def _expand(item: str, text: str) -> Iterable[str]:
@@ -73,31 +75,43 @@ def _expand(item: str, text: str) -> Iterable[str]:
 
 def axes(over: Mapping[str, Iterable[Any]]) -> list[Axis]:
     """Axes from Python: each setting with its values."""
-    return [axis(f"{key}={','.join(map(_written, values))}") for key, values in over.items()]
+    return [Axis(key, _written(key, values)) for key, values in over.items()]
 
 
-def _written(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _written(key: str, values: Iterable[Any]) -> tuple[str, ...]:
+    """Values as they are written on the command line: text as it is, everything else as in TOML."""
+    if isinstance(values, str | Mapping) or not (given := list(values)):
+        raise SettingError(f"over: {key} is varied over a list of values, not {values!r}")
+    return tuple(value if isinstance(value, str) else "none" if value is None else toml_value(value) for value in given)
 
 
-def points(experiment: Experiment, over: Sequence[Axis]) -> list[Point]:
-    """Every combination, the first axis slowest; each is checked now, so that a wrong one is not found at midnight."""
+def points(
+    make: Callable[[Sequence[str]], Experiment], over: Sequence[Axis], always: Sequence[str] = ()
+) -> list[Point]:
+    """Every combination, the first axis slowest; each is checked now, so that a wrong one is not found at midnight.
+
+    `make` makes an experiment of assignments: those of the combination, and those that hold `always`.
+    """
     twice = next((one.key for one in over if sum(other.key == one.key for other in over) > 1), None)
     if twice:
         raise SettingError(f"--over {twice}: is given twice; put its values into one")
-    made = []
+    made, seen = list[Point](), dict[str, str]()
     for values in itertools.product(*(one.values for one in over)):
         assignments = [f"{one.key}={value}" for one, value in zip(over, values, strict=True)]
         try:
-            made.append(Point(point_name(assignments), _replaced(experiment, assignments)))
+            made.append(Point(point_name(assignments), make(_names_first([*always, *assignments]))))
         except SettingError as error:
             raise SettingError(f"{', '.join(assignments)}: {error}") from None
+        same = json.dumps(made[-1].experiment.tables(), sort_keys=True)
+        if same in seen:  # two seeds that are one would make a spread of nothing
+            raise SettingError(f"--over {', '.join(assignments)}: is the same experiment as {seen[same]}; name it once")
+        seen[same] = made[-1].name
     return made
 
 
-def _replaced(experiment: Experiment, assignments: Sequence[str]) -> Experiment:
-    """A method that is named starts from its own defaults; options of it come after."""
-    return experiment.replace(*sorted(assignments, key=lambda one: not one.startswith("method=")))
+def _names_first(assignments: Sequence[str]) -> list[str]:
+    """A method or net that is named starts from its own defaults; options of it come after."""
+    return sorted(assignments, key=lambda one: one.partition("=")[0].strip() not in ("method", "net"))
 
 
 def point_name(assignments: Sequence[str]) -> str:

@@ -38,7 +38,8 @@ def sweep(
     A run that fails does not end the others; a RunError names those that did when all the rest is done.
     """
     over_axes = axes(over)
-    return run_points(points(experiment, over_axes), out, over_axes, jobs=jobs, data_dir=data_dir, watch=watch)
+    given = points(lambda assignments: experiment.replace(*assignments), over_axes)
+    return run_points(given, out, over_axes, jobs=jobs, data_dir=data_dir, watch=watch)
 
 
 def run_points(
