@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,19 @@ def test_a_run_that_says_nothing_for_long_may_be_dead(sweep: Path) -> None:
     quiet = line_of(run, age=100_000)
     assert (quiet.status, quiet.left) == ("quiet", None)
     assert "--resume" in quiet.note
+
+
+def test_what_never_begins_does_not_keep_it_waiting(sweep: Path) -> None:
+    long_ago = time.time() - 5000
+    (sweep / ".sweep.lock").touch()
+    (sweep / "runs" / "going" / "rounds.jsonl").write_text("")
+    for name in ("done", "going"):
+        os.utime(sweep / "runs" / name / "rounds.jsonl", (long_ago, long_ago))
+    assert [line.status for line in Watched([sweep, sweep]).look()] == ["finished", "quiet", "waiting"]
+    os.utime(sweep / ".sweep.lock", (long_ago, long_ago))
+    lines = watch_runs([sweep], Console(file=io.StringIO()), wait=lambda _: pytest.fail("it should have ended"))
+    assert [line.status for line in lines] == ["finished", "quiet", "quiet"]
+    assert "call the sweep again" in lines[2].note
 
 
 def test_once_prints_and_ends(sweep: Path) -> None:

@@ -263,7 +263,32 @@ def test_10_a_second_ctrl_c_ends_at_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert time.monotonic() - began < 20
     assert ending.is_set()
     monkeypatch.undo()
-    assert call("run", "--out", str(tmp_path / "run"), "--resume", "--override", "--set", "train.rounds=1").code == 0
+    done = len(rows_in(tmp_path / "run")) + 2
+    again = ["run", "--out", str(tmp_path / "run"), "--resume", "--override", "--set"]
+    assert call(*again, f"train.rounds={done}").code == 0
+    assert f"{done} rounds are done, more than train.rounds = 1; " in call(*again, "train.rounds=1").line
+
+
+def test_10_ctrl_c_that_is_swallowed_ends_the_run_with_its_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Swallows:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+
+    def press(event: Event) -> None:
+        if len(event.rows) == 2:
+            Swallows()
+
+    swallowed = list[object]()
+    monkeypatch.setattr("sys.unraisablehook", swallowed.append)
+    with pytest.raises(KeyboardInterrupt):
+        run(_tiny(), tmp_path / "run", watch=press)
+    assert len(swallowed) == 1
+    assert summary_in(tmp_path / "run")["status"] == "stopped"
+    assert len(rows_in(tmp_path / "run")) == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_10_ctrl_c_before_anything_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import time
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ from semifed.params import Parts
 from semifed.results.folder import read_json
 from semifed.sweeps.folder import taken
 from semifed.sweeps.grid import Axis, axes, axis, point_name, points
+from semifed.sweeps.processes import _way_to_start
 from semifed.sweeps.progress import FINISHED, RUNNING, SweepProgress
 from semifed.sweeps.view import duration, summary_line
 from toys import TINY, call, contents, end, rows_in, same_end, sets, start, worker_processes
@@ -170,6 +173,25 @@ def test_a_damaged_list_of_runs_is_told_in_one_line(runs: object, tmp_path: Path
     assert said.code == 4
     assert "sweep.json: " in said.line
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_damaged_run_does_not_end_the_others(unbroken: Path, tmp_path: Path) -> None:
+    shutil.copytree(unbroken, tmp_path / "sweep")
+    (tmp_path / "sweep" / "runs" / NAMES[1] / "rounds.jsonl").write_text("{\n", "utf-8")
+    shutil.rmtree(tmp_path / "sweep" / "runs" / NAMES[3])
+    with pytest.raises(RunError, match=f"1 of 4 runs failed: {re.escape(NAMES[1])}: .*rounds.jsonl"):
+        sweep(EXPERIMENT, OVER, tmp_path / "sweep")
+    assert same_end(unbroken / "runs" / NAMES[3], tmp_path / "sweep" / "runs" / NAMES[3])
+
+
+def test_a_dry_run_is_of_what_is_left(unbroken: Path) -> None:
+    said = call("sweep", "--out", str(unbroken), "--dry-run")
+    assert (said.code, said.out) == (0, "4 of 4 runs are finished\n")
+    assert "--jobs" in call("sweep", "--out", str(unbroken), "--dry-run", "--jobs", "0").line
+
+
+def test_threads_are_not_forked() -> None:
+    assert _way_to_start(EXPERIMENT.replace("engine.threads=2")) == "spawn"
 
 
 def test_a_kill_before_the_list_of_runs_was_written_locks_nobody_out(tmp_path: Path) -> None:

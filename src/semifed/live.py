@@ -11,14 +11,14 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from semifed.results.collection import StoredRun, planned, read_run, run_folders
+from semifed.results.collection import SWEEP_LOCK, StoredRun, planned, read_run, run_folders
 from semifed.results.record import Row
 from semifed.terminal import table
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 ENDED = ("finished", "collapsed", "stopped", "failed")
-QUIET_AFTER = 120.0
-"""Seconds without a round, beyond ten times the usual, after which a run may have been killed."""
+QUIET_AFTER, FIRST_ROUND = 120.0, 3600.0
+"""Seconds without a round, beyond ten times the usual, or without a first, after which a run may have been killed."""
 
 
 class Line(NamedTuple):
@@ -49,14 +49,15 @@ class Watched:
 
     def look(self) -> list[Line]:
         """All runs as they stand now, those that have not begun among them."""
-        lines = []
-        for path in self.paths:
+        lines = list[Line]()
+        for path in {path.resolve(): path for path in self.paths}.values():
             folders = run_folders(path)
-            begun = {folder.name for folder in folders}
-            lines += [line_of(self._read(folder), _age(folder)) for folder in folders]
-            lines += [
-                Line(name, "waiting", 0, 0, None, None, [], None, 0, "") for name in planned(path) if name not in begun
-            ]
+            ages = [_age(folder / "rounds.jsonl") for folder in folders]
+            begun = [line_of(self._read(folder), age) for folder, age in zip(folders, ages, strict=True)]
+            going = any(line.status == "running" for line in begun)
+            quiet = not going and min([_age(path / SWEEP_LOCK), *ages]) > QUIET_AFTER
+            there = {line.name for line in begun}
+            lines += [*begun, *(_not_begun(name, quiet) for name in planned(path) if name not in there)]
         return lines
 
     def _read(self, folder: Path) -> StoredRun:
@@ -74,10 +75,16 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def _age(folder: Path) -> float:
-    """Seconds since the last round was written."""
-    stamp = _stamp(folder / "rounds.jsonl")
+def _age(path: Path) -> float:
+    """Seconds since a file was written; of a run's rounds.jsonl, since its last round."""
+    stamp = _stamp(path)
     return time.time() - stamp[0] / 1e9 if stamp else 0.0
+
+
+def _not_begun(name: str, quiet: bool) -> Line:
+    """A run that is only planned, of a sweep that goes on or seems to have ended."""
+    note = "not begun, and no other run goes on: call the sweep again" if quiet else ""
+    return Line(name, "quiet" if quiet else "waiting", 0, 0, None, None, [], None, 0, note)
 
 
 def line_of(run: StoredRun, age: float = 0.0) -> Line:
@@ -86,7 +93,7 @@ def line_of(run: StoredRun, age: float = 0.0) -> Line:
     scores = [row["models"][model]["accuracy"] for row in run.rows if model in row["models"]]
     going = run.status not in ENDED
     pace = _pace(run.rows)
-    quiet = going and pace is not None and age > max(QUIET_AFTER, 10 * pace)
+    quiet = going and age > (FIRST_ROUND if pace is None else max(QUIET_AFTER, 10 * pace))
     note = str(next(iter(run.rows[-1].get("alarms", [])), "")) if run.rows else ""
     if quiet:
         note = f"no round for {duration(age)}: stopped or killed? go on with --resume"
@@ -169,7 +176,7 @@ def watch_runs(
     every: float = 1.0,
     wait: Callable[[float], None] = time.sleep,
 ) -> list[Line]:
-    """Show runs until all have ended; in a terminal as a table that stays in place, elsewhere a line a change."""
+    """Show runs until all have ended or gone quiet, as a table that stays in place; in no terminal, as a line a change."""
     console, watched = console or Console(), Watched([Path(path) for path in paths])
     lines = watched.look()
     if not console.is_terminal:
@@ -192,7 +199,7 @@ def watch_runs(
 
 
 def _over(lines: Sequence[Line]) -> bool:
-    return all(line.status in ENDED for line in lines)
+    return all(line.status in (*ENDED, "quiet") for line in lines)
 
 
 def _room(console: Console) -> int:

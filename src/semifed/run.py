@@ -2,6 +2,7 @@
 
 import dataclasses
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -115,6 +116,11 @@ def _go_on(
     there = folder.load(scenario, previous)
     experiment = in_same_form(experiment, folder) if experiment else _experiment_in(folder)
     changed = changes(there.experiment if there else folder.experiment(), experiment, override)
+    if there and there.round > experiment.train.rounds:
+        raise SettingError(
+            f"--resume: {there.round} rounds are done, more than train.rounds = {experiment.train.rounds}; "
+            f"give {there.round} to end there"
+        )
     with blaming(experiment), threads(experiment.engine.threads):
         assembly = prepare(experiment, data_dir, scenario)
         check_same_content(folder, assembly)
@@ -204,6 +210,8 @@ def _run(assembly: Assembly, progress: Progress, rows: list[Row], folder: RunFol
         ledger.add(row, now)
         if way.watch:
             way.watch(Event(assembly, ledger.rows))
+        if stopped():
+            raise KeyboardInterrupt
         return collapsed(ledger.rows, patience)
 
     try:
@@ -212,7 +220,7 @@ def _run(assembly: Assembly, progress: Progress, rows: list[Row], folder: RunFol
         if way.watch:
             way.watch(Event(assembly, rows))
         if not collapsed(rows, patience):
-            with closing(way.clients(assembly)) as clients:
+            with _heard() as stopped, closing(way.clients(assembly)) as clients:
                 run_rounds(assembly, clients, progress, done)
     except KeyboardInterrupt:
         ledger.close("stopped")
@@ -227,6 +235,21 @@ def _run(assembly: Assembly, progress: Progress, rows: list[Row], folder: RunFol
 
 
 @contextmanager
+def _heard() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C came. It ends what is within at once, unless a destructor or a callback on its way swallows it."""
+    came, usual = False, signal.getsignal(signal.SIGINT)
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+        if callable(usual):
+            usual(number, frame)
+
+    with _hearing(hear):
+        yield lambda: came
+
+
+@contextmanager
 def _undisturbed() -> Iterator[None]:
     """Hold back Ctrl-C until a round is written; a second one ends at once."""
     waiting = False
@@ -237,14 +260,21 @@ def _undisturbed() -> Iterator[None]:
             signal.default_int_handler(number, frame)
         waiting = True
 
-    try:
-        before = signal.signal(signal.SIGINT, wait)
-    except ValueError:  # not the main thread: Ctrl-C does not arrive here
+    with _hearing(wait):
+        yield
+    if waiting:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _hearing(hear: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have Ctrl-C come here meanwhile, if it comes at all: it may be ignored, and arrives in the main thread only."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or not callable(signal.getsignal(signal.SIGINT)):
         yield
         return
+    before = signal.signal(signal.SIGINT, hear)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if waiting:
-        raise KeyboardInterrupt

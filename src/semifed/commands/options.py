@@ -46,4 +46,4 @@ assignments = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 experiment = click.argument("experiment", required=False, type=click.Path(path_type=Path))
-jobs = click.option("--jobs", type=int, help="Runs at a time (else as many as there are cores).")
+jobs = click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time (else as many as there are cores).")

@@ -69,7 +69,7 @@ def run(
         record = going(wanted, folder, split=split, watch=_both(watcher, log))
         log.close()
     except KeyboardInterrupt:
-        raise StoppedError(_how_to_go_on(folder)) from None
+        raise StoppedError(_how_to_go_on(folder, data_dir)) from None
     finally:
         watcher.close()
         log.close(well=False)
@@ -121,7 +121,8 @@ def _claim_folder(experiment: Experiment) -> Path:
     raise AssertionError("there is always a next number")
 
 
-def _how_to_go_on(folder: Path) -> str:
+def _how_to_go_on(folder: Path, data_dir: Path | None) -> str:
     if not is_begun(folder):
         return "stopped before the run had begun"
-    return f"stopped; go on with: semifed run --out {shlex.quote(str(folder))} --resume"
+    where = ["--data-dir", str(data_dir)] if data_dir else []
+    return f"stopped; go on with: {shlex.join(['semifed', 'run', '--out', str(folder), '--resume', *where])}"

@@ -16,7 +16,7 @@ from semifed.experiment import Experiment
 from semifed.results.collection import StoredRun
 from semifed.sweeps import folder
 from semifed.sweeps.grid import Axis, Point, axis, points
-from semifed.sweeps.sweep import default_jobs, run_points
+from semifed.sweeps.sweep import default_jobs, run_points, unfinished
 from semifed.sweeps.view import SweepWatcher
 from semifed.terminal import score_table, standard_output
 
@@ -53,7 +53,11 @@ def sweep(
     """
     given, over_axes = _points(experiment, over, assignments, out)
     if dry_run:
-        show(given, jobs or default_jobs(given), data_dir, as_json)
+        left = unfinished(given, out)
+        if len(left) < len(given) and not as_json:
+            click.echo(f"{len(given) - len(left)} of {len(given)} runs are finished")
+        if left or as_json:
+            show(left, jobs or default_jobs(left), data_dir, as_json)
         return
     runs = run_watched(given, out, over_axes, jobs, data_dir, quiet)
     if as_json:
@@ -83,7 +87,9 @@ def run_watched(
         return run_points(given, out, over, jobs=jobs, data_dir=data_dir, watch=watcher)
     except KeyboardInterrupt:
         watcher.close()
-        again = f"semifed sweep --out {shlex.quote(str(out))}"
+        again = shlex.join(
+            ["semifed", "sweep", "--out", str(out), *(["--data-dir", str(data_dir)] if data_dir else [])]
+        )
         raise StoppedError(f"stopped; go on with: {again}") from None
     finally:
         watcher.close()

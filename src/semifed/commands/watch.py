@@ -14,7 +14,9 @@ from semifed.terminal import standard_output
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--once", is_flag=True, help="Show how they stand and end.")
-@click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between two looks.")
+@click.option(
+    "--every", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, help="Seconds between two looks."
+)
 @options.as_json
 def watch(runs: Sequence[Path], once: bool, every: float, as_json: bool) -> None:
     """Watch runs and sweeps as they go: round, accuracy, time left, alarms. It ends when all of them have.

@@ -126,11 +126,14 @@ class Workers:
 
 
 def _way_to_start(assembly: Assembly) -> str:
-    """A fork has everything at once, but only Linux does it well, and no device but the CPU survives it."""
-    wanted, device = assembly.experiment.engine.start, assembly.workshop.device
-    can_fork = sys.platform == "linux" and device.type == "cpu"
+    """A fork has everything at once, but only Linux does it well, and neither threads nor a GPU survive it."""
+    engine, device = assembly.experiment.engine, assembly.workshop.device
+    wanted, can_fork = engine.start, sys.platform == "linux" and device.type == "cpu" and engine.threads == 1
     if wanted == "fork" and not can_fork:
-        raise SettingError('engine.start: workers can be forked on Linux and the CPU only; use "spawn" or "auto"')
+        raise SettingError(
+            "engine.start: workers can be forked on Linux and the CPU only, and with engine.threads = 1; "
+            'use "spawn" or "auto"'
+        )
     return "fork" if can_fork and wanted != "spawn" else "spawn"
 
 

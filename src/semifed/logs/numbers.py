@@ -6,7 +6,7 @@ from typing import Any
 
 from semifed.results.record import Row
 
-_LEFT_OUT = ("round", "clients", "refused", "alarms")
+_LEFT_OUT = ("round", "clients", "refused", "alarms", "idle", "clipped")
 
 
 def numbers(row: Row) -> dict[str, float]:

@@ -21,7 +21,7 @@ from semifed.results.folder import read_json
 from semifed.results.record import Row, scores
 from semifed.settings import read_toml
 
-SWEEP_FILE, RUNS = "sweep.json", "runs"
+SWEEP_FILE, SWEEP_LOCK, RUNS = "sweep.json", ".sweep.lock", "runs"
 
 _UNMOVED = ("seed", "engine.", "train.checkpoint_every")
 """Settings that do not make another experiment of a run: the seed repeats it, the others change nothing."""

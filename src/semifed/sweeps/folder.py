@@ -12,7 +12,7 @@ from semifed import __version__
 from semifed.errors import RunError, SettingError
 from semifed.experiment import Experiment
 from semifed.nets.zoo import AUTO
-from semifed.results.collection import RUNS, SWEEP_FILE
+from semifed.results.collection import RUNS, SWEEP_FILE, SWEEP_LOCK
 from semifed.results.files import write_json
 from semifed.results.folder import difference, is_begun, read_json
 from semifed.settings import read_toml
@@ -27,8 +27,9 @@ def taken(path: Path) -> Iterator[None]:
     """Have the folder of a sweep to oneself."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path / ".sweep.lock")
+        lock = FileLock(path / SWEEP_LOCK)
         lock.acquire(blocking=False)
+        (path / SWEEP_LOCK).touch()  # `semifed watch` goes by its age
     except Timeout:
         raise RunError(f"{path}: is in use by another sweep; wait for it or give another --out") from None
     except (OSError, ValueError) as error:
@@ -85,7 +86,7 @@ def _over(path: Path) -> dict[str, list[str]]:
 
 
 def _check_place(path: Path) -> None:
-    known = {".sweep.lock", f"{SWEEP_FILE}.partial"}  # the second is what a kill leaves
+    known = {SWEEP_LOCK, f"{SWEEP_FILE}.partial"}  # the second is what a kill leaves
     if not (path / SWEEP_FILE).exists() and any(place.name not in known for place in path.iterdir()):
         raise RunError(f"{path}: holds other things and is not the folder of a sweep; give another --out")
 

@@ -13,9 +13,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from semifed.errors import OwnCodeError, SemifedError
+from semifed.errors import OwnCodeError, RunError, SemifedError
 from semifed.experiment import Experiment
 from semifed.run import Event, run
 
@@ -82,8 +82,9 @@ def ready(processes: Sequence[RunProcess], seconds: float) -> list[RunProcess]:
 
 
 def _way_to_start(experiment: Experiment) -> str:
-    """A fork has everything imported, but only Linux does it well, and no device but the CPU survives it."""
-    return "fork" if sys.platform == "linux" and experiment.engine.device == "cpu" else "spawn"
+    """A fork has everything imported, but only Linux does it well, and neither threads nor a GPU survive it."""
+    engine = experiment.engine
+    return "fork" if sys.platform == "linux" and engine.device == "cpu" and engine.threads == 1 else "spawn"
 
 
 def _how_it_ended(code: int | None, log: Path) -> str:
@@ -132,7 +133,12 @@ def _run(pipe: Connection, experiment: Experiment, folder: Path, data_dir: Path 
             pipe.send(tuple(_said(event.rows, before)))
 
     if folder.exists():
-        FileLock(folder / ".lock").acquire(timeout=_PATIENCE).lock.release()
+        try:
+            FileLock(folder / ".lock").acquire(timeout=_PATIENCE).lock.release()
+        except Timeout:
+            raise RunError(
+                f"{folder}: is in use by another run; wait for it or end it, and call the sweep again"
+            ) from None
     record = run(experiment, folder, resume=folder.exists(), data_dir=data_dir, watch=tell)
     return _said(record.rows, before or 0)._replace(done=True)
 

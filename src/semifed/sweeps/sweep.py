@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from semifed.errors import RunError, SettingError
+from semifed.errors import RunError, SemifedError, SettingError
 from semifed.experiment import Experiment
 from semifed.results.collection import RUNS, StoredRun, read_run
 from semifed.results.folder import is_begun
@@ -71,6 +71,12 @@ def run_points(
     return [read_run(place / RUNS / point.name) for point in given]
 
 
+def unfinished(given: Sequence[Point], out: Path | str) -> list[Point]:
+    """Those whose runs are not done in the folder of a sweep."""
+    folders_of = {point.name: Path(out) / RUNS / point.name for point in given}
+    return [point for point in given if not (is_begun(at := folders_of[point.name]) and read_run(at).done)]
+
+
 def default_jobs(given: Sequence[Point]) -> int:
     """As many as the cores allow, if each run has the threads it asks for."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -79,11 +85,15 @@ def default_jobs(given: Sequence[Point]) -> int:
 
 
 def _note_what_is_there(progress: SweepProgress, place: Path, point: Point) -> bool:
-    """Whether a run is done; how far it is goes into the progress."""
+    """Whether nothing can be done for a run; how far it is goes into the progress."""
     folder = place / RUNS / point.name
     if not is_begun(folder):
         return False
-    stored = read_run(folder)
+    try:
+        stored = read_run(folder)
+    except SemifedError as error:  # a damaged run does not end the others
+        progress.fail(point.name, str(error))
+        return True
     score = next(iter(stored.summary["models"].values()), None)
     accuracy = score["last"]["accuracy"] if score else None
     seconds, rounds = stored.summary["seconds"], len(stored.rows)
