@@ -176,7 +176,7 @@ def watch_runs(
     every: float = 1.0,
     wait: Callable[[float], None] = time.sleep,
 ) -> list[Line]:
-    """Show runs until all have ended or gone quiet, as a table that stays in place; in no terminal, as a line a change."""
+    """Show runs until all have ended or gone quiet, as a table that stays in place; without a terminal, in lines."""
     console, watched = console or Console(), Watched([Path(path) for path in paths])
     lines = watched.look()
     if not console.is_terminal:
