@@ -13,6 +13,7 @@ from torch import Tensor
 
 import semifed
 from semifed.batch import Batch
+from semifed.engine import rounds
 from semifed.engine.health import Rates, alarms, collapsed, odd_clients
 from semifed.engine.layers import share_sent
 from semifed.errors import SettingError
@@ -166,6 +167,15 @@ def test_48_far_more_of_a_class_than_the_others(last: list[float], others: list[
     found = odd_clients(seen, 5.0)
     assert [one.partition(":")[0] for one in found] == ([f"client {len(others)}"] if odd else [])
     assert odd_clients(seen, 0) == []
+
+
+@pytest.mark.parametrize(("more", "rows"), [([], 67), (["client.steps=2"], 20), (["client.steps=200"], 67)])
+def test_48_chance_is_that_of_the_rows_looked_at(monkeypatch: pytest.MonkeyPatch, more: list[str], rows: int) -> None:
+    """Few steps do not come round to all of a client's rows, and shares of few rows differ more."""
+    monkeypatch.setattr(rounds, "odd_clients", lambda seen, _: [str(one.rows) for one in seen])
+    words = [*TINY, "method=fedavg-fixmatch", "client.unlabelled_batch=10", "train.rounds=1", *more]
+    record = semifed.run(semifed.Experiment.read(None, words))
+    assert record.rows[0]["alarms"] == [str(rows)] * 3
 
 
 def test_patience_counts_rounds_in_a_row() -> None:

@@ -34,6 +34,10 @@ class Training(Settings):
                 return self.lr * (1 + math.cos(math.pi * gone)) / 2
         return self.lr
 
+    def rows_seen(self, held: int) -> int:
+        """How many different unlabelled samples a visit looks at, at most: few steps do not come round to all held."""
+        return min(held, self.steps * self.unlabelled_batch) if self.steps else held
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nesterov and not self.momentum:

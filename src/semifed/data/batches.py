@@ -46,7 +46,7 @@ class When(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A visit: its pools, the epoch of every step, and how many different samples it reads."""
+    """A visit: its pools, the epoch of every step, and how many different samples its pools hold."""
 
     pools: dict[str, Rows]
     epoch: Tensor  # int64 [steps]

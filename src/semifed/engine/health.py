@@ -15,11 +15,11 @@ NEXT_TO_NOTHING = 0.01
 
 
 class Rates(NamedTuple):
-    """Of one client's visit: which share of its unlabelled rows got each class, and how many samples it read."""
+    """Of one client's visit: which share of its unlabelled rows got each class, and how many it looked at."""
 
     client: int
     classes: Sequence[float]
-    examples: int
+    rows: int
 
 
 def alarms(notes: Mapping[str, Any]) -> list[str]:
@@ -41,7 +41,7 @@ def odd_clients(seen: Sequence[Rates], deviations: float) -> list[str]:
     """Which clients label far more of their rows as one class than the others of a round: their data may be poisoned.
 
     A deviation is the larger of what clients differ by (from their median absolute difference) and of what chance makes
-    of a client's number of samples, so that clients who hold different classes do not all raise an alarm. Where fewer
+    of a client's number of rows, so that clients who hold different classes do not all raise an alarm. Where fewer
     than most of the rows have labels these are too odd themselves to say anything.
     """
     if not deviations or len(seen) < FEWEST or len(seen[0].classes) < 2:
@@ -55,7 +55,7 @@ def odd_clients(seen: Sequence[Rates], deviations: float) -> list[str]:
     spread = 1.4826 * np.median(np.abs(shares - middle), axis=0)
     found = []
     for own, one, covered in zip(shares, seen, coverage, strict=True):
-        rows = max(one.examples * covered, 1.0)
+        rows = max(one.rows * covered, 1.0)
         chance = np.sqrt(np.clip(middle, 1 / rows, 0.5) / rows)
         beyond = (own - middle) / np.maximum(spread, chance)
         worst = int(beyond.argmax())

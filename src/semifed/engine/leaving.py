@@ -98,7 +98,7 @@ def _layers(up: Parts) -> Iterator[Layer]:
 
 def _counts(outcome: Outcome) -> dict[str, str]:
     """The numbers that go beside the tensors, and what they say."""
-    counts = {"examples": "how many different samples were read"}
+    counts = {"examples": "how many different samples there were to read"}
     counts |= {f"terms.{name}": "mean of this loss over the visit" for name in outcome.terms}
     for name, value in outcome.notes.items():
         said = f"{len(value)} numbers" if isinstance(value, list) else "one number"

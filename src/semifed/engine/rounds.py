@@ -145,7 +145,7 @@ def _seen_by(experiment: Experiment, turns: Sequence[Turn]) -> dict[str, Any]:
     ups = [outcome.up for outcome in busy]
     notes, audit = _mean([outcome.notes for outcome in busy]), [outcome.audit for outcome in busy]
     rates = [
-        Rates(turn.task.client, turn.outcome.notes["classes"], turn.outcome.examples)
+        Rates(turn.task.client, turn.outcome.notes["classes"], experiment.client.rows_seen(turn.outcome.examples))
         for turn in turns
         if "classes" in turn.outcome.notes
     ]

@@ -54,7 +54,7 @@ class Cohort(NamedTuple):
     """The clients whose uploads are merged, in the order of the uploads."""
 
     clients: tuple[int, ...]
-    examples: Tensor  # how many different samples each has read; 0 where it had nothing to read
+    examples: Tensor  # how many different samples each holds to read; 0 where it has none
     visits: Tensor  # how often each has taken part, the present visit included
     round: int  # from 0
     rounds: int  # how many the run has
