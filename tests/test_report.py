@@ -17,6 +17,7 @@ from semifed.report import figures, write_report
 from semifed.report.content import agreement, content, right, scenario_words
 from semifed.report.curves import curve, grid, rounded, thin
 from semifed.report.page import json_in_html
+from semifed.report.page import page as page_of
 from semifed.results.collection import collect
 from toys import TINY, call
 
@@ -238,6 +239,17 @@ def test_every_chart_is_there_and_nobody_complains(
     assert light != dark
     window.picture(tmp_path / "page.png")
     assert (tmp_path / "page.png").stat().st_size > 50_000
+
+
+@pytest.mark.slow
+def test_long_labels_fit_a_phone(window: browser.Browser, runs: Path, tmp_path: Path) -> None:
+    found = content(collect([runs]))
+    for place, group in enumerate(found["groups"]):
+        group["label"] += f", phi={place}, labels=client, clients_per_round=4, share=0.5, divide=labelled, curve=linear"
+    (tmp_path / "x.html").write_text(page_of(found, "long"), "utf-8")
+    window.open(tmp_path / "x.html", 390)
+    window.wait("document.documentElement.dataset.drawn")
+    assert window.run("document.documentElement.scrollWidth") == 390
 
 
 @pytest.mark.slow
