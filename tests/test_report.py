@@ -123,6 +123,30 @@ def test_the_content_has_everything(runs: Path) -> None:
     json.dumps(found, allow_nan=False)
 
 
+def test_alarms_that_go_on_side_by_side_are_told_once_each(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "fedavg+-0", tmp_path / "run")
+    place, told = (
+        tmp_path / "run" / "rounds.jsonl",
+        [["collapse: all", "client 2: odd"]] * 3 + [["client 2: odder"], []],
+    )
+    rows = [json.loads(line) for line in place.read_text().splitlines()]
+    place.write_text("".join(json.dumps(own | {"alarms": now}) + "\n" for own, now in zip(rows, told, strict=True)))
+    (group,) = content(collect([tmp_path / "run"]))["groups"]
+    found = [(one["text"], one["from"], one["to"]) for one in group["alarms"]]
+    assert found == [("collapse: all", 1, 3), ("client 2: odder", 1, 4)]
+
+
+def test_of_many_alarms_a_collapse_is_told_first_and_none_is_left_out(runs: Path) -> None:
+    found = content(collect([runs / "fedavg+-0"]))
+    kinds = [*(f"client {number}" for number in range(30)), "collapse"]
+    found["groups"][0]["alarms"] = [{"seed": 0, "kind": kind, "text": kind, "from": 1, "to": 2} for kind in kinds]
+    listed, rest = (
+        page_of(found, "alarms").partition('<section id="results">')[0].split("<summary>and 11 more</summary>")
+    )
+    assert re.findall("rounds 1 to 2: (.*?)</li>", listed) == ["collapse", *kinds[:19]]
+    assert re.findall("rounds 1 to 2: (.*?)</li>", rest) == kinds[19:30]
+
+
 class _Reader(html.parser.HTMLParser):
     """The elements of a page by name, and what would fetch something."""
 

@@ -178,14 +178,15 @@ def _alarms(runs: Sequence[StoredRun]) -> list[Plain]:
     """What was wrong, in stretches of rounds in which it stayed so."""
     found: list[Plain] = []
     for run in runs:
+        last: dict[str, Plain] = {}  # by kind: several may go on side by side
         for row in run.rows:
-            for text in row.get("alarms", ()):
-                kind, last = str(text).split(":")[0], found[-1] if found else None
-                if last and last["seed"] == run.seed and last["kind"] == kind and last["to"] == row["round"] - 1:
-                    last |= {"to": row["round"], "text": str(text)}
+            for text in map(str, row.get("alarms", ())):
+                kind, now = text.split(":")[0], row["round"]
+                if kind in last and last[kind]["to"] == now - 1:
+                    last[kind] |= {"to": now, "text": text}
                 else:
-                    now = {"from": row["round"], "to": row["round"]}
-                    found.append({"seed": run.seed, "kind": kind, "text": str(text), **now})
+                    last[kind] = {"seed": run.seed, "kind": kind, "text": text, "from": now, "to": now}
+                    found.append(last[kind])
     return found
 
 

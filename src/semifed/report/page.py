@@ -13,6 +13,8 @@ from semifed.report.parts import parts_table
 from semifed.report.tables import number, rendered
 
 _FRAME, _STYLE, _SCRIPT, _LIBRARY = "report.html", "report.css", "report.js", "echarts.min.js"
+_URGENT = {"collapse": 0, "silence": 1}
+"""Alarms of which no single client is the cause, the worst first."""
 
 Plain = Mapping[str, Any]
 
@@ -55,17 +57,18 @@ def _count(number: int, word: str, ending: str = "s") -> str:
 
 
 def _alarms(groups: Sequence[Plain]) -> str:
-    """What needs a look, first on the page."""
+    """What needs a look, first on the page; what is wrong with a whole run before what is odd in one client."""
+    found = [(group, alarm) for group in groups for alarm in group["alarms"]]
     items = [
         f"<li><b>{html.escape(group['label'])}</b>, seed {alarm['seed']}, {_rounds(alarm)}: "
         f"{html.escape(alarm['text'])}</li>"
-        for group in groups
-        for alarm in group["alarms"]
+        for group, alarm in sorted(found, key=lambda one: _URGENT.get(one[1]["kind"], len(_URGENT)))
     ]
     if not items:
         return ""
-    more = f"<li>and {len(items) - 20} more</li>" if len(items) > 20 else ""
-    return f'<div class="box" id="alarms"><h2>Alarms</h2><ul>{"".join(items[:20])}{more}</ul></div>'
+    first, rest = "".join(items[:20]), "".join(items[20:])
+    more = f"<details><summary>and {len(items) - 20} more</summary><ul>{rest}</ul></details>" if rest else ""
+    return f'<div class="box" id="alarms"><h2>Alarms</h2><ul>{first}</ul>{more}</div>'
 
 
 def _rounds(alarm: Plain) -> str:
