@@ -220,6 +220,22 @@ def test_figures_for_papers(runs: Path, tmp_path: Path) -> None:
         assert head == (b"%PDF-" if path.suffix == ".pdf" else b"\x89PNG\r")
 
 
+def test_figures_of_nothing_of_one_point_and_of_odd_names(tmp_path: Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    zeros = {"x": [1, 2], "names": ["US$^{$"], "values": [[0, 0]]}
+    group = {"label": "cost $5 & $x_{", "curve": {"x": [3], "mean": [0.5], "std": None}}
+    with matplotlib.rc_context(figures.STYLE):
+        for what in ("psi sent", "divergence"):
+            figure = figures._heat(zeros, "many words " * 20, what)
+            panel = figure.axes[0]
+            assert panel.images[0].get_clim() == (0, 1)  # nothing looks like nothing
+            assert max(map(len, panel.get_title(loc="left").splitlines())) <= 50
+            figure.savefig(tmp_path / "heat.png")
+        ((_, figure),) = figures._lines("name", [group], [("Accuracy", lambda one: one["curve"])], "share")
+        assert figure.axes[0].lines[0].get_marker() == "o"
+        figure.savefig(tmp_path / "lines.png")
+
+
 def test_without_matplotlib_the_extra_is_named(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(SettingError, match=r"semifed\[figures\]"):

@@ -1,6 +1,7 @@
 """The figures of a report for papers, drawn by matplotlib: PDF for print, PNG for slides."""
 
 import importlib
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,9 +27,12 @@ STYLE = {
     "axes.linewidth": 0.6,
     "legend.frameon": False,
     "legend.fontsize": 7,
+    "text.parse_math": False,  # names are users', and a $ in one is a $
     "pdf.fonttype": 42,  # letters stay letters, as journals ask
     "savefig.dpi": 200,
 }
+LETTERS = 14
+"""Of a title to an inch: a figure would grow with a title that is longer than it is wide."""
 Plain = Mapping[str, Any]
 
 
@@ -138,7 +142,9 @@ def _lines(
 def _line(panel: "Axes", number: int, group: Plain, curve: Plain, x: Sequence[float]) -> None:
     colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
     mean = [float("nan") if one is None else one for one in curve["mean"]]
-    panel.plot(x, mean, dash, color=colour, linewidth=1.1, label=group["label"])
+    dot = "o" if len(x) == 1 else None  # a line through one point is not seen
+    look: dict[str, Any] = {"color": colour, "linewidth": 1.1, "marker": dot, "markersize": 3, "clip_on": False}
+    panel.plot(x, mean, dash, label=group["label"], **look)
     if curve["std"]:
         low, high = ([m + sign * (s or 0) for m, s in zip(mean, curve["std"], strict=True)] for sign in (-1, 1))
         panel.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0)
@@ -149,12 +155,13 @@ def _heat(data: Plain, title: str, what: str) -> "Figure":
     figure = _blank(figsize=(3.6, 0.9 + 0.16 * max(4, len(data["names"]))))
     panel = figure.subplots()
     values = [[float("nan") if one is None else one for one in row] for row in data["values"]]
-    image = panel.imshow(values, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
+    largest = 1 if what.endswith(" sent") else max((one for row in values for one in row if one > 0), default=1)
+    image = panel.imshow(values, aspect="auto", cmap="Blues", vmin=0, vmax=largest, interpolation="nearest")
     panel.set_yticks(range(len(data["names"])), data["names"])
     ticks = sorted({round(number * (len(data["x"]) - 1) / 5) for number in range(6)})
     panel.set_xticks(ticks, [str(data["x"][one]) for one in ticks])
     panel.set_xlabel("round")
-    panel.set_title(title, loc="left")
+    panel.set_title(textwrap.fill(title, int(LETTERS * 3.6)), loc="left")
     figure.colorbar(image, ax=panel, label=what)
     return figure
 
@@ -180,14 +187,14 @@ def _bubbles(split: Plain) -> "Figure":
         drawn = [cell for cell in cells if cell[index]]
         sizes = [room * (cell[2] + cell[3] if index == 3 else cell[2]) / most for cell in drawn]
         x, y = [cell[0] for cell in drawn], [cell[1] for cell in drawn]
-        panel.scatter(x, y, s=sizes, color=colour, alpha=alpha, linewidths=0, label=label)
+        panel.scatter(x, y, s=sizes, color=colour, alpha=alpha, linewidths=0, label=label, clip_on=False)
     panel.set_yticks(range(len(split["classes"])), split["classes"])
     step = -(-len(names) // 16)
     panel.set_xticks(range(0, len(names), step), names[::step])
-    panel.invert_yaxis()
-    panel.margins(x=0.02, y=0.08)
+    panel.set_xlim(-0.5, len(names) - 0.5)
+    panel.set_ylim(len(split["classes"]) - 0.5, -0.5)
     panel.set_xlabel("client")
-    panel.set_title(split["label"], loc="left")
+    panel.set_title(textwrap.fill(split["label"], int(LETTERS * width)), loc="left")
     marks = panel.legend(loc="upper left", bbox_to_anchor=(0, -0.28), ncols=2)
     for mark in marks.legend_handles:
         mark.set_sizes([28]) if mark is not None and hasattr(mark, "set_sizes") else None
