@@ -168,7 +168,7 @@ def measured() -> str:
         if row["method"] == "fedavg+":
             place = [row[key] for key in ("data", "labels", "total")]
             rivals = [one for one in rows if [one[key] for key in ("data", "labels", "total")] == place]
-            best = max((one for one in rivals if one is not row), key=lambda one: float(one["last"].split()[0]))
+            best = max((one for one in rivals if one is not row), key=_gain)
             lines.append(",".join([*place, row["last"], best["method"], best["last"], best["gain"]]))
     return "\n".join(lines) + "\n"
 
