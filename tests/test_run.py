@@ -215,6 +215,15 @@ def test_the_nets_that_clients_send_are_tested_if_asked(small: Callable[..., Exp
     assert all(row["models"]["local"] == pytest.approx(row["models"]["global"]) for row in alone.rows)
 
 
+def test_a_round_in_which_no_client_counted_has_no_score_of_theirs(small: Callable[..., Experiment]) -> None:
+    alone = ("train.rounds=3", "train.clients_per_round=1", "train.test_clients=true", "train.evaluate_every=1")
+    record = run(small(*alone, "privacy.noise=1", "privacy.clip=1"))
+    told = [row["round"] for row in record.rows if "local" in row["models"]]
+    assert 0 < len(told) < 3
+    assert record.summary["models"]["global"]["last"]["round"] == 3
+    assert record.summary["models"]["local"]["last"]["round"] == told[-1]
+
+
 @pytest.mark.parametrize("method", ["fedsiam-d", "fedmatch", "fedcon", "fedmix", "ssfl"])
 def test_every_kind_of_method_has_a_net_of_a_client(method: str, small: Callable[..., Experiment]) -> None:
     place = ["scenario.labels=server", "scenario.gamma=0.2"] if method in ("fedcon", "fedmix") else []

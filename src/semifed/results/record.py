@@ -57,9 +57,9 @@ def _spent(row: Row) -> dict[str, float]:
 
 def scores(rows: Sequence[Row]) -> dict[str, Any]:
     """Best and last score of each model, the traffic and the time in all."""
-    tested = [row for row in rows if row["models"]]
     models = {}
-    for name in tested[-1]["models"] if tested else ():
+    for name in dict.fromkeys(name for row in rows for name in row["models"]):
+        tested = [row for row in rows if name in row["models"]]  # none of the clients' nets where no update counted
         best = max(tested, key=lambda row: row["models"][name]["accuracy"])
         places = {"best": best, "last": tested[-1]}
         models[name] = {place: {"round": row["round"], **row["models"][name]} for place, row in places.items()}
