@@ -1,5 +1,6 @@
 """Comparisons: the numbers against hand-made ones, and the tables as Markdown, LaTeX and CSV."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -10,12 +11,12 @@ import pytest
 from scipy import stats
 
 from semifed import collect
-from semifed.errors import SettingError
+from semifed.errors import RunError, SettingError
 from semifed.results.collection import StoredRun
 from semifed.results.comparison import comparison_table, pair_table
 from semifed.results.statistics import compare, find, pair_up, spread
 from semifed.results.tables import TextTable, latex, markdown, read_csv, write_csv
-from toys import call
+from toys import call, summary_in
 
 pytest_plugins = ("folders",)
 
@@ -72,6 +73,37 @@ def test_pairs_are_those_of_equal_seed_and_split() -> None:
     assert pair_up(compare([*RUNS, *other_seeds]), one)[-1].pairs == 2
 
 
+def test_a_copy_is_no_second_seed() -> None:
+    copies = [dataclasses.replace(run, path=Path("copy", run.name)) for run in RUNS]
+    found = compare([*RUNS, *copies])
+    assert [one.record() for one in found] == [one.record() for one in compare(RUNS)]
+    assert pair_up(found, found[0])[0].pairs == 3
+    again = dataclasses.replace(made("a", 0, 99.0, 99.0, 99.0), path=Path("again"))
+    with pytest.raises(RunError, match=r"a-0 and again: .* the scores are not; give one"):
+        compare([*RUNS, again])
+
+
+def test_runs_whose_split_is_not_known_are_no_pairs() -> None:
+    found = compare([dataclasses.replace(run, environment={}) for run in RUNS])
+    assert (found[0].seeds, pair_up(found, found[0])[0].pairs) == ((0, 1, 2), 0)
+
+
+def test_a_distance_that_is_equal_but_for_rounding_has_no_spread() -> None:
+    scores = (90.00, 91.30, 92.17)
+    mine, theirs = (
+        [made(name, seed, score + more) for seed, score in enumerate(scores)] for name, more in (("a", 0), ("b", 0.1))
+    )
+    found = compare([*mine, *theirs])
+    assert pair_up(found, found[0])[0].p is None
+
+
+def test_a_model_that_a_run_lacks_is_counted_where_it_is() -> None:
+    one, two = made("a", 0, 50.0), made("a", 1, 60.0)
+    two.summary["models"]["local"] = two.summary["models"]["global"]
+    (found,) = compare([one, two], model="local")
+    assert (found.model, found.seeds) == ("local", (1,))
+
+
 def test_several_tests_are_put_right_after_holm() -> None:
     near = [made("c", seed, score) for seed, score in enumerate((90.5, 90.5, 95.5))]
     found = compare([*RUNS, *near])
@@ -118,10 +150,15 @@ def test_latex_is_escaped() -> None:
     assert r"\begin{tabular}{lr}" in text
 
 
-def test_the_command_compares_folders(finished: Path, stopped: Path) -> None:
+def test_the_command_compares_folders(finished: Path, stopped: Path, tmp_path: Path) -> None:
     said = call("compare", str(finished), str(stopped), "--target", "20")
     assert (said.code, "1 runs are not finished and left out: stopped" in said.err) == (0, True)
     assert "rounds to 20%" in said.out
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    assert "1 runs are left out, as copies of others" in call("compare", str(finished), str(copy)).err
+    summary = summary_in(copy) | {"status": "collapsed"}
+    (copy / "summary.json").write_text(json.dumps(summary))
+    assert "1 runs collapsed and ended early: copy" in call("compare", str(copy)).err
     answer = json.loads(call("compare", str(finished), "--json").out)
     (run,) = collect([finished])
     assert answer["groups"][0]["last_mean"] == run.summary["models"]["global"]["last"]["accuracy"]

@@ -8,10 +8,10 @@ import click
 
 from semifed.commands import options
 from semifed.errors import RunError
-from semifed.results.collection import collect
+from semifed.results.collection import StoredRun, collect
 from semifed.results.comparison import comparison_table, pair_table
+from semifed.results.statistics import Comparison, find, pair_up
 from semifed.results.statistics import compare as compare_runs
-from semifed.results.statistics import find, pair_up
 from semifed.results.tables import FORMATS
 from semifed.terminal import print_table
 
@@ -46,9 +46,7 @@ def compare(
     """
     stored = collect(runs)
     found = compare_runs(stored, target, model)
-    unfinished = [run.name for run in stored if not run.done]
-    if unfinished:
-        click.echo(f"note: {len(unfinished)} runs are not finished and left out: {', '.join(unfinished)}", err=True)
+    _say_what_counts(stored, found)
     if not found:
         raise RunError("compare: no run is finished yet; wait, or go on with them by --resume")
     tests = pair_up(found, find(found, against))
@@ -60,3 +58,18 @@ def compare(
         print_table(comparison_table(found, target), [one.record() for one in found], form)
     if pairs or (tests and form != "csv"):
         print_table(pair_table(tests), [pair.record() for pair in tests], form)
+
+
+def _say_what_counts(stored: Sequence[StoredRun], found: Sequence[Comparison]) -> None:
+    """What a reader of the table would not think of."""
+    counted = [run for one in found for run in one.runs]
+    notes = {
+        "are not finished and left out": [run.name for run in stored if not run.done],
+        "collapsed and ended early": [run.name for run in counted if run.status == "collapsed"],
+        "are left out, as copies of others or without the model": [
+            str(run.path) for run in stored if run.done and run not in counted
+        ],
+    }
+    for what, names in notes.items():
+        if names:
+            click.echo(f"note: {len(names)} runs {what}: {', '.join(names)}", err=True)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from semifed.errors import SettingError
+from semifed.errors import RunError, SettingError
 from semifed.results.collection import StoredRun, groups
 from semifed.settings import nearest
 
@@ -94,17 +94,30 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def compare(runs: Sequence[StoredRun], target: float | None = None, model: str | None = None) -> list[Comparison]:
-    """The finished runs by group; of each run its first model counts, or the named one where it has it."""
+    """The finished runs by group, each seed and split once; a run's first model counts, or the named one it has."""
     done = [run for run in runs if run.done and run.summary["models"]]
     known = dict.fromkeys(name for run in done for name in run.summary["models"])
     if model is not None and done and model not in known:
         raise SettingError(f"--model: no run has a model {model!r}; {nearest(model, known)}")
-    return [_comparison(group.label, group.runs, target, model) for group in groups(done)]
+    return [_comparison(group.label, _once(group.runs), target, model) for group in groups(done)]
+
+
+def _once(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """Without copies: the same run given twice is no second seed."""
+    found: dict[Any, StoredRun] = {}
+    for run in runs:
+        first = found.setdefault(_lot(run) or run.path, run)
+        if first.summary["models"] != run.summary["models"]:
+            raise RunError(
+                f"{first.path} and {run.path}: experiment, seed and split are the same, the scores are not; give one"
+            )
+    return list(found.values())
 
 
 def _comparison(label: str, runs: Sequence[StoredRun], target: float | None, model: str | None) -> Comparison:
-    models = runs[0].summary["models"]
-    name = model if model is not None and model in models else str(next(iter(models)))
+    asked = any(model in run.summary["models"] for run in runs)
+    name = str(model if asked else next(iter(runs[0].summary["models"])))
+    runs = [run for run in runs if name in run.summary["models"]]
     places = [run.summary["models"][name] for run in runs]
     reached = [arrival for run in runs if target is not None and (arrival := _arrival(run, name, target))]
     return Comparison(
@@ -145,19 +158,21 @@ def pair_up(found: Sequence[Comparison], reference: Comparison) -> list[Pair]:
 
 
 def _pair(one: Comparison, other: Comparison) -> Pair:
-    theirs = {_lot(run): run for run in other.runs}
-    both = [(run, theirs[_lot(run)]) for run in one.runs if _lot(run) in theirs]
+    theirs = {lot: run for run in other.runs if (lot := _lot(run))}
+    both = [(run, theirs[lot]) for run in one.runs if (lot := _lot(run)) in theirs]
     differences = [_last(mine, one.model) - _last(other_run, other.model) for mine, other_run in both]
     p = None
-    if len(differences) > 1 and len(set(differences)) > 1:
+    if len(differences) > 1:
         p = _t_test(differences)
     return Pair(one.label, other.label, len(both), spread(differences) if differences else None, p, None)
 
 
-def _t_test(differences: Sequence[float]) -> float:
+def _t_test(differences: Sequence[float]) -> float | None:
     """The chance of a mean at least so far from 0 if there were no difference: Student's test, two-sided."""
-    count = len(differences)
-    t = statistics.fmean(differences) * math.sqrt(count) / statistics.stdev(differences)
+    count, mean, std = len(differences), statistics.fmean(differences), statistics.stdev(differences)
+    if std <= 1e-9 * max(1.0, abs(mean)):  # equal but for rounding: 0.1 is not the same number after 90 and after 91.3
+        return None
+    t = mean * math.sqrt(count) / std
     return float(2 * _special().stdtr(count - 1, -abs(t)))
 
 
@@ -166,9 +181,10 @@ def _special() -> Any:
     return importlib.import_module("scipy.special")
 
 
-def _lot(run: StoredRun) -> tuple[int, str]:
-    """What two runs must share to be a pair: the seed, and who holds what."""
-    return run.seed, str(run.environment.get("split"))
+def _lot(run: StoredRun) -> tuple[int, str] | None:
+    """What two runs must share to be a pair: the seed, and who holds what; None where that is not known."""
+    split = run.environment.get("split")
+    return (run.seed, str(split)) if split else None
 
 
 def _last(run: StoredRun, model: str) -> float:
