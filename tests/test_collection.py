@@ -64,6 +64,18 @@ def test_groups_are_named_by_what_differs(grid: Path, tmp_path: Path) -> None:
     ]
 
 
+def test_a_run_that_was_changed_on_the_way_is_a_group_of_its_own(stopped: Path, finished: Path) -> None:
+    rounds, rate = (
+        "after round 2: train.rounds: 3 -> 4\n",
+        "after round 3: train.rounds: 4 -> 5; client.lr: 0.5 -> 0.01\n",
+    )
+    (stopped / "overrides.txt").write_text(rounds)
+    assert len(groups(collect([stopped, finished]))) == 1
+    (stopped / "overrides.txt").write_text(rounds + rate)
+    labels = [group.label for group in groups(collect([stopped, finished]))]
+    assert labels == [f"fedavg, {rate.strip()}", "fedavg"]
+
+
 def test_a_run_under_way_is_read_up_to_its_last_whole_line(stopped: Path) -> None:
     (stopped / "summary.json").unlink()
     with (stopped / "rounds.jsonl").open("ab") as file:

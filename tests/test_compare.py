@@ -12,7 +12,7 @@ from scipy import stats
 
 from semifed import collect
 from semifed.errors import RunError, SettingError
-from semifed.results.collection import StoredRun
+from semifed.results.collection import StoredRun, unsaid
 from semifed.results.comparison import comparison_table, pair_table
 from semifed.results.statistics import compare, find, pair_up, spread
 from semifed.results.tables import TextTable, latex, markdown, read_csv, write_csv
@@ -122,6 +122,22 @@ def test_a_group_or_model_that_is_not_there_is_named() -> None:
     with pytest.raises(SettingError, match="--model: no run has a model 'target'"):
         compare(RUNS, model="target")
     assert compare([]) == []
+
+
+def test_groups_whose_settings_have_the_same_last_word_are_told_apart() -> None:
+    clips = ({"client": {"clip": 1.0}, "server": {"clip": None}}, {"client": {"clip": None}, "server": {"clip": 1.0}})
+    found = compare([made("a", 0, 90.0, **tables) for tables in clips])
+    assert [one.label for one in found] == ["a, client.clip=1.0", "a, server.clip=1.0"]
+    with pytest.raises(SettingError, match=r"'a' are several; give one of: a, client\.clip=1\.0; a, server\.clip"):
+        find(found, "a")
+    assert find(found, "a, server.clip=1.0") is found[1]
+
+
+def test_what_methods_differ_in_is_said() -> None:
+    runs = [made("a", 0, 90.0, client={"lr": 0.1}), made("b", 0, 90.0, 91.0, client={"lr": 0.2})]
+    assert [one.label for one in compare(runs)] == ["a, rounds=1", "b, rounds=2"]
+    assert unsaid(runs) == ["client.lr"]
+    assert unsaid(RUNS) == []
 
 
 def test_csv_reads_back_equal() -> None:

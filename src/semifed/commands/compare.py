@@ -8,7 +8,7 @@ import click
 
 from semifed.commands import options
 from semifed.errors import RunError
-from semifed.results.collection import StoredRun, collect
+from semifed.results.collection import StoredRun, collect, unsaid
 from semifed.results.comparison import comparison_table, pair_table
 from semifed.results.statistics import Comparison, find, pair_up
 from semifed.results.statistics import compare as compare_runs
@@ -73,3 +73,5 @@ def _say_what_counts(stored: Sequence[StoredRun], found: Sequence[Comparison]) -
     for what, names in notes.items():
         if names:
             click.echo(f"note: {len(names)} runs {what}: {', '.join(names)}", err=True)
+    if keys := unsaid(counted):
+        click.echo(f"note: the methods also differ in settings that no line says: {', '.join(keys)}", err=True)

@@ -26,7 +26,10 @@ SWEEP_FILE, SWEEP_LOCK, RUNS = "sweep.json", ".sweep.lock", "runs"
 _UNMOVED = ("seed", "engine.", "train.checkpoint_every")
 """Settings that do not make another experiment of a run: the seed repeats it, the others change nothing."""
 
-_ALWAYS_SAID = ("data", "net.name", "scenario.")
+_HARMLESS = ("engine.", "train.checkpoint_every:", "train.rounds:")
+"""Settings that may change on the way: the run is then as if it had had them from the beginning."""
+
+_ALWAYS_SAID = ("data", "net.name", "scenario.", "train.rounds")
 """Settings that name a group of runs wherever they differ; others do where runs of one method differ in them."""
 
 
@@ -40,6 +43,7 @@ class StoredRun:
     rows: list[Row]
     summary: dict[str, Any]  # of a run without one yet: made from its rows, with the status "begun"
     environment: dict[str, Any]
+    changed: str = ""  # which settings were others in its first rounds: another experiment than those never changed
 
     @property
     def method(self) -> str:
@@ -117,7 +121,16 @@ def read_run(path: Path) -> StoredRun:
     summary = {"status": "begun", **_read_if_there(path / "summary.json")}
     if summary["status"] in ("begun", "running"):  # what it says is older than the rows
         summary |= scores(rows)
-    return StoredRun(path.name, path, tables, rows, summary, _read_if_there(path / "environment.json"))
+    environment = _read_if_there(path / "environment.json")
+    return StoredRun(path.name, path, tables, rows, summary, environment, _changed(path / "overrides.txt"))
+
+
+def _changed(path: Path) -> str:
+    """What was changed on the way and counts, as overrides.txt has it: 'after round 1: client.lr: 0.5 -> 0.1'."""
+    lines = path.read_text("utf-8", "replace").splitlines() if path.exists() else []
+    return "; ".join(
+        line for line in lines if not all(one.startswith(_HARMLESS) for one in line.partition(": ")[2].split("; "))
+    )
 
 
 def _read_if_there(path: Path) -> dict[str, Any]:
@@ -145,7 +158,7 @@ def groups(runs: Sequence[StoredRun]) -> list[Group]:
     names = _telling(runs, settings)
     found: dict[str, list[StoredRun]] = {}
     for run in runs:
-        found.setdefault(json.dumps(settings[run], sort_keys=True, default=str), []).append(run)
+        found.setdefault(json.dumps([settings[run], run.changed], sort_keys=True, default=str), []).append(run)
     labels = [_label(of[0], settings[of[0]], names) for of in found.values()]
     return [
         Group(label, sorted(of, key=lambda run: run.seed)) for label, of in zip(labels, found.values(), strict=True)
@@ -165,27 +178,40 @@ def _essence(run: StoredRun) -> dict[str, Any]:
     return {key: value for key, value in flat(run.experiment).items() if not key.startswith(_UNMOVED)}
 
 
+def _differ(key: str, settings: Iterable[Mapping[str, Any]]) -> bool:
+    return len({json.dumps(one.get(key), default=str) for one in settings}) > 1
+
+
 def _telling(runs: Sequence[StoredRun], settings: Mapping[StoredRun, Mapping[str, Any]]) -> list[str]:
     """The settings that tell groups apart, beside the method's name."""
-    keys = dict.fromkeys(key for run in runs for key in settings[run])
-    methods: dict[str, list[StoredRun]] = {}
+    methods: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
-        methods.setdefault(run.method, []).append(run)
-
-    def differs(key: str, among: Sequence[StoredRun]) -> bool:
-        return len({repr(settings[run].get(key)) for run in among}) > 1
-
+        methods.setdefault(run.method, []).append(settings[run])
     return [
         key
-        for key in keys
+        for key in dict.fromkeys(key for one in settings.values() for key in one)
         if key != "method.name"
-        and (any(differs(key, of) for of in methods.values()) or (key.startswith(_ALWAYS_SAID) and differs(key, runs)))
+        and (
+            any(_differ(key, of) for of in methods.values())
+            or (key.startswith(_ALWAYS_SAID) and _differ(key, settings.values()))
+        )
     ]
 
 
+def unsaid(runs: Sequence[StoredRun]) -> list[str]:
+    """The settings in which methods differ beside their own options, and which no label says."""
+    settings = {run: _essence(run) for run in runs}
+    said = {"method.name", *_telling(runs, settings)}
+    keys = dict.fromkeys(key for one in settings.values() for key in one if not key.startswith("method."))
+    return [key for key in keys if key not in said and _differ(key, settings.values())]
+
+
 def _label(run: StoredRun, settings: Mapping[str, Any], names: Sequence[str]) -> str:
-    said = [f"{key.rsplit('.', 1)[-1]}={_word(settings[key])}" for key in names if settings.get(key) is not None]
-    return ", ".join([run.method, *said])
+    """The method and what tells it apart; a setting by its last word, or in full where two have the same."""
+    last = [key.rpartition(".")[2] for key in names]
+    short = {key: word if last.count(word) == 1 else key for key, word in zip(names, last, strict=True)}
+    said = [f"{short[key]}={_word(settings[key])}" for key in names if settings.get(key) is not None]
+    return ", ".join([run.method, *said, *([run.changed] if run.changed else [])])
 
 
 def _word(value: Any) -> str:

@@ -195,7 +195,9 @@ def find(found: Sequence[Comparison], label: str | None) -> Comparison:
     """The group with a label or of a method; the first if none is named."""
     if label is None:
         return found[0]
-    fitting = [one for one in found if label in (one.label, one.method)]
+    fitting = [one for one in found if one.label == label] or [one for one in found if one.method == label]
     if not fitting:
         raise SettingError(f"--against: there is no group {label!r}; {nearest(label, [one.label for one in found])}")
+    if len(fitting) > 1:
+        raise SettingError(f"--against: {label!r} are several; give one of: {'; '.join(one.label for one in fitting)}")
     return fitting[0]
