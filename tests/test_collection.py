@@ -1,6 +1,8 @@
 """Runs read back from folders: of one run, of a sweep, of runs that are not done."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -96,14 +98,30 @@ def test_a_folder_that_holds_no_run_is_named(tmp_path: Path) -> None:
         collect([tmp_path / "nowhere"])
     with pytest.raises(RunError, match="holds no run"):
         collect([tmp_path])
-    (tmp_path / "sweep.json").write_text("[]")
-    with pytest.raises(RunError, match=r"sweep\.json: is damaged"):
-        collect([tmp_path])
+    with pytest.raises(RunError, match="there is no such folder"):
+        collect(["long" * 100])
+    for content in ("[]", '{"runs": [1]}', '{"runs": [{}]}', '{"runs": null}'):
+        (tmp_path / "sweep.json").write_text(content)
+        with pytest.raises(RunError, match=r"sweep\.json: is damaged"):
+            collect([tmp_path])
     (tmp_path / "sweep.json").write_text('{"runs": []}')
     assert collect([tmp_path]) == []
 
 
-def test_damaged_rows_are_named(stopped: Path) -> None:
-    (stopped / "rounds.jsonl").write_bytes(b"no JSON\n")
-    with pytest.raises(RunError, match=r"rounds\.jsonl: is damaged"):
-        collect([stopped])
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("rounds.jsonl", "no JSON\n", "is damaged"),
+        ("rounds.jsonl", "1\n", "is damaged"),
+        ("rounds.jsonl", '{"round": 1}\n', "is damaged"),
+        ("rounds.jsonl", "", "lacks rounds that summary.json counts"),
+        ("summary.json", '{"status": "finished"}', "is damaged"),
+        ("experiment.toml", 'method = "my.own"\n', "there is no method 'my.own'"),
+        ("experiment.toml", 'seed = "x"\n', "seed: expected"),
+    ],
+)
+def test_what_is_damaged_is_named(name: str, content: str, said: str, finished: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / name).write_text(content)
+    with pytest.raises(RunError, match=f"{re.escape(name)}: .*{said}"):
+        collect([folder])

@@ -55,6 +55,7 @@ def test_means_deviations_and_intervals() -> None:
     assert two.rounds_to_target is not None
     assert (two.reached, two.rounds_to_target.mean) == (2, 3)
     assert (one.bytes.mean, one.seconds.mean) == (60, 2)
+    assert compare(RUNS)[0].record()["reached_target"] is None
     assert spread([5.0]) == (5.0, None, None, None)
 
 
@@ -182,6 +183,14 @@ def test_the_command_compares_folders(finished: Path, stopped: Path, tmp_path: P
     assert read_csv(csv) == answer["groups"]
     assert call("compare", str(stopped)).code == 4
     assert call("compare", str(finished), "--format", "markdown").out.startswith("| runs | seeds |")
+
+
+def test_two_tables_are_apart(finished: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(finished, tmp_path / "other")
+    experiment = other / "experiment.toml"
+    experiment.write_text(experiment.read_text().replace("lr = 0.01", "lr = 0.02"))
+    said = call("compare", str(finished), str(other), "--format", "markdown")
+    assert "|\n\n**Last rounds on equal seeds and splits, paired t-test**\n\n| runs |" in said.out
 
 
 @pytest.mark.slow

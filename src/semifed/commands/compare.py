@@ -56,6 +56,8 @@ def compare(
         return
     if not pairs:
         print_table(comparison_table(found, target), [one.record() for one in found], form)
+        if tests and form in ("markdown", "latex"):
+            click.echo()  # else the tables are one paragraph
     if pairs or (tests and form != "csv"):
         print_table(pair_table(tests), [pair.record() for pair in tests], form)
 

@@ -9,7 +9,6 @@ changes anything, so runs that go on can be looked at: a line of rounds.jsonl th
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,9 @@ _HARMLESS = ("engine.", "train.checkpoint_every:", "train.rounds:")
 
 _ALWAYS_SAID = ("data", "net.name", "scenario.", "train.rounds")
 """Settings that name a group of runs wherever they differ; others do where runs of one method differ in them."""
+
+_ROW = {"round", "models", "bytes", "refused", "seconds"}
+"""What every row has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +96,13 @@ def collect(paths: Iterable[Path | str]) -> list[StoredRun]:
 
 def run_folders(path: Path) -> list[Path]:
     """The folders of the runs that are begun: a run's own, a sweep's, or those that lie in a folder."""
-    if (path / "experiment.toml").is_file():
+    try:
+        begun_here, is_folder = (path / "experiment.toml").is_file(), path.is_dir()
+    except (OSError, ValueError):  # a name that is too long
+        begun_here = is_folder = False
+    if begun_here:
         return [path]
-    if not path.is_dir():
+    if not is_folder:
         raise RunError(f"{path}: there is no such folder; give the folder of a run or of a sweep")
     inner = path / RUNS if (path / SWEEP_FILE).is_file() else path
     begun = [place for place in inner.iterdir() if (place / "experiment.toml").is_file()] if inner.is_dir() else []
@@ -109,20 +115,38 @@ def run_folders(path: Path) -> list[Path]:
 def planned(path: Path) -> list[str]:
     """The names of a sweep's runs in the order of its grid, begun or not; none where there is no sweep."""
     file = path / SWEEP_FILE
-    return [str(run["name"]) for run in read_json(file).get("runs", [])] if file.is_file() else []
+    try:
+        return [str(run["name"]) for run in read_json(file).get("runs", [])] if file.is_file() else []
+    except (KeyError, TypeError):
+        raise RunError(f"{file}: is damaged; put it back from a copy") from None
 
 
 def read_run(path: Path) -> StoredRun:
     """One run; what it has not written yet is empty."""
     tables = read_toml(path / "experiment.toml")
-    with suppress(SettingError):  # a method of the user's own that is not to be had here, or an older file
+    try:
         tables = Experiment.of(tables).tables()
+    except SettingError as error:  # a method of the user's own that is not to be had here, or an older file
+        if not _is_resolved(tables):
+            raise RunError(f"{path / 'experiment.toml'}: {error}") from None
+    summary = {"status": "begun", **_read_if_there(path / "summary.json")}  # before the rows, which may become more
     rows = _read_rows(path / "rounds.jsonl")
-    summary = {"status": "begun", **_read_if_there(path / "summary.json")}
     if summary["status"] in ("begun", "running"):  # what it says is older than the rows
         summary |= scores(rows)
+    if not summary.keys() >= {"rounds", "models", "bytes", "seconds"}:
+        raise RunError(f"{path / 'summary.json'}: is damaged; put it back from a copy")
     environment = _read_if_there(path / "environment.json")
-    return StoredRun(path.name, path, tables, rows, summary, environment, _changed(path / "overrides.txt"))
+    run = StoredRun(path.name, path, tables, rows, summary, environment, _changed(path / "overrides.txt"))
+    if run.done and len(rows) < summary["rounds"]:
+        raise RunError(f"{path / 'rounds.jsonl'}: lacks rounds that summary.json counts; put it back from a copy")
+    return run
+
+
+def _is_resolved(tables: Mapping[str, Any]) -> bool:
+    """Whether they say what is asked of every run, as the file that a run writes does."""
+    method, train = tables.get("method"), tables.get("train")
+    named = isinstance(method, Mapping) and "name" in method and isinstance(train, Mapping) and "rounds" in train
+    return named and isinstance(tables.get("seed"), int)
 
 
 def _changed(path: Path) -> str:
@@ -147,9 +171,12 @@ def _read_rows(path: Path) -> list[Row]:
         raise RunError(f"{path}: cannot be read: {error.strerror}") from None
     whole = text[: text.rfind(b"\n") + 1]
     try:
-        return [json.loads(line) for line in whole.splitlines()]
+        rows = [json.loads(line) for line in whole.splitlines()]
     except ValueError:
-        raise RunError(f"{path}: is damaged; put it back from a copy") from None
+        rows = [None]
+    if not all(isinstance(row, dict) and row.keys() >= _ROW for row in rows):
+        raise RunError(f"{path}: is damaged; put it back from a copy")
+    return rows
 
 
 def groups(runs: Sequence[StoredRun]) -> list[Group]:

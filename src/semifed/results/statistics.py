@@ -43,7 +43,7 @@ class Comparison:
     best_round: Spread
     rounds_to_target: Spread | None  # of the runs that reach it
     bytes_to_target: Spread | None
-    reached: int
+    reached: int | None  # runs; None without a target
     bytes: Spread
     seconds: Spread
 
@@ -130,7 +130,7 @@ def _comparison(label: str, runs: Sequence[StoredRun], target: float | None, mod
         best_round=spread([place["best"]["round"] for place in places]),
         rounds_to_target=spread([rounds for rounds, _ in reached]) if reached else None,
         bytes_to_target=spread([sent for _, sent in reached]) if reached else None,
-        reached=len(reached),
+        reached=None if target is None else len(reached),
         bytes=spread([sum(run.summary["bytes"].values()) for run in runs]),
         seconds=spread([run.summary["seconds"] for run in runs]),
     )
