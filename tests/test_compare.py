@@ -126,8 +126,8 @@ def test_a_group_or_model_that_is_not_there_is_named() -> None:
 
 
 def test_groups_whose_settings_have_the_same_last_word_are_told_apart() -> None:
-    clips = ({"client": {"clip": 1.0}, "server": {"clip": None}}, {"client": {"clip": None}, "server": {"clip": 1.0}})
-    found = compare([made("a", 0, 90.0, **tables) for tables in clips])
+    clips = ((1.0, None), (None, 1.0))
+    found = compare([made("a", 0, 90.0, client={"clip": one}, server={"clip": two}) for one, two in clips])
     assert [one.label for one in found] == ["a, client.clip=1.0", "a, server.clip=1.0"]
     with pytest.raises(SettingError, match=r"'a' are several; give one of: a, client\.clip=1\.0; a, server\.clip"):
         find(found, "a")

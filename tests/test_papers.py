@@ -1,7 +1,9 @@
 """The papers' tables: what is published, how each cell is run, the ledger, and `semifed reproduce`."""
 
+import dataclasses
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from semifed.papers.presets import chosen, merged
 from semifed.papers.reproduce import fill, missing, of_cells, records, tally, text_table
 from semifed.results.tables import latex, markdown, read_csv
 from toys import TINY, call
+
+pytest_plugins = ("folders",)
 
 SMALL = """
 # A table of two cells that ends in a moment.
@@ -115,6 +119,10 @@ def test_a_preset_is_said_as_people_say_it() -> None:
     assert keys == ["cifar-10/iid/0.1/fedsiam-d", "cifar-10/non-iid-i/0.1/fedsiam-d"]
     with pytest.raises(SettingError, match="--data: fedsiam/table5 has no 'mnst'; did you mean mnist"):
         chosen(preset, {"dataset": ["mnst"]})
+    with pytest.raises(SettingError, match="--labels: fedsiam/table5 has no 'server'"):
+        chosen(preset, {"scenario": ["server"]})
+    with pytest.raises(SettingError, match="no cell has all that is asked for"):
+        chosen(preset, {"setting": ["non-iid-iii"], "gamma": ["0.15"]})
     with pytest.raises(SettingError, match="no preset 'fedsiam/table55'; did you mean fedsiam/table5"):
         presets.read("fedsiam/table55")
     with pytest.raises(SettingError, match="--scale"):
@@ -192,9 +200,10 @@ def test_runs_go_into_the_ledger_and_come_back(small: str, tmp_path: Path) -> No
     facts = ledger.read(book)[0].facts
     assert {"date", "commit", "semifed", "rounds", "bytes", "seconds", "split"} <= set(facts)
     assert call(*words, "--again").line.endswith("goes with --run only; add it")
-    (book / "toy-table.json").write_text("{}")
-    with pytest.raises(RunError, match="not a file of the ledger"):
-        ledger.read(book)
+    for content in ("{}", '{"runs": [{}]}', '{"runs": null}', '{"runs": [1]}'):
+        (book / "toy-table.json").write_text(content)
+        with pytest.raises(RunError, match="not a file of the ledger"):
+            ledger.read(book)
 
 
 def test_a_dry_run_says_what_is_missing_and_what_it_takes(small: str, tmp_path: Path) -> None:
@@ -209,10 +218,61 @@ def test_a_reduced_scale_is_another_experiment(small: str, tmp_path: Path) -> No
     run(cell.experiment, tmp_path / "run")
     entries = [ledger.entry(one) for one in collect([tmp_path / "run"])]
     paper = fill(presets.read(small).cells, "last", Book(entries))
-    reduced = fill(presets.read(small, "reduced").cells, "last", Book(entries))
+    preset = presets.read(small, "reduced")
+    reduced = fill(preset.cells, "last", Book(entries))
     assert [len(line.seeds) for line in paper] == [0, 0, 0]
     assert [len(line.seeds) for line in reduced] == [1, 0, 1]
-    assert [one["last"] for one in records(reduced)][1] is None
+    assert [one["last"] for one in records(preset, reduced)][1] is None
+    assert {(one["scale"], one["round"]) for one in records(preset, reduced)} == {("reduced", "kept")}
+    title = "A small table; ours: the round of the lowest test loss; scale reduced: one round"
+    assert text_table(preset, reduced, 3).title == title
+    assert text_table(presets.read(small), paper, 3).title == title.partition("; scale")[0]
+
+
+def test_runs_that_cannot_fill_a_cell_are_left_out_and_named(small: str, tmp_path: Path) -> None:
+    words = ["reproduce", small, "--ledger", str(tmp_path / "book"), "--out", str(tmp_path / "out")]
+    said = call(*words)
+    assert (said.code, "out: there is no such folder" in said.line) == (4, True)  # a typing error is no empty table
+    cell = presets.read(small).cells[0].experiment
+    for name in ("good", "killed", "changed", "foreign", "other"):
+        run(cell, tmp_path / "out" / name)
+    (tmp_path / "out" / "killed" / "summary.json").unlink()
+    (tmp_path / "out" / "changed" / "overrides.txt").write_text("after round 1: client.lr: 0.5 -> 0.01\n")
+    experiment = tmp_path / "out" / "foreign" / "experiment.toml"
+    experiment.write_text("colour = 1\n" + experiment.read_text())
+    said = call(*words, "--record")
+    assert (said.code, "1 runs are left out (not finished): killed" in said.err) == (0, True)
+    assert "(changed on the way, after round 1: client.lr: 0.5 -> 0.01; run it anew): changed" in said.err
+    assert "(colour: no such setting;" in said.err
+    assert "2 runs recorded" in said.err
+    assert len(ledger.read(tmp_path / "book")) == 1  # both have the settings and the seed of one cell
+    (tmp_path / "out" / "other" / "rounds.jsonl").write_text("")
+    assert "rounds.jsonl: lacks rounds" in call(*words).line
+
+
+def test_a_collapsed_run_is_said_in_its_cell(small: str) -> None:
+    preset = presets.read(small)
+    scores = {"global": {"last": 50.0, "best": 50.0, "kept": 51.0}}
+    settings = settings_of(preset.cells[0].experiment)
+    entries = [
+        Entry(settings, seed, scores, {"status": status}) for seed, status in enumerate(["finished", "collapsed"])
+    ]
+    lines = fill(preset.cells, "kept", Book(entries))
+    assert text_table(preset, lines, 2).rows[0][-1] == "1 of 2 collapsed and ended early"
+
+
+def test_two_that_record_at_once_lose_nothing(finished: Path, tmp_path: Path) -> None:
+    (found,) = collect([finished])
+
+    def record(seed: int) -> int:
+        again = dataclasses.replace(found, experiment={**found.experiment, "seed": seed})
+        return ledger.record("toy/table", [again], tmp_path)
+
+    with ThreadPoolExecutor(4) as several:
+        assert sum(several.map(record, range(12))) == 12
+    assert sorted(one.seed for one in ledger.read(tmp_path)) == list(range(12))
+    with pytest.raises(RunError, match="give another --ledger"):
+        ledger.record("toy/table", [found], tmp_path / "toy-table.json")
 
 
 def test_all_presets_are_listed(small: str) -> None:

@@ -252,10 +252,8 @@ def preset_page(name: str, book: ledger.Book) -> str:
         parts += [f"{reproduce.tally(lines, SEEDS)}.", "", *ledger_rows(filled), ""]
     if not parts:
         return ""
-    words = {"last": "the last round", "best": "the best round", "kept": "the round of the lowest test loss"}
-    head = (
-        f"`ours` is {words[preset.round]}, mean and standard deviation over seeds; `last` and `best` stand beside it."
-    )
+    chosen = reproduce.ROUND_WORDS[preset.round]
+    head = f"`ours` is {chosen}, mean and standard deviation over seeds; `last` and `best` stand beside it."
     command = [f"    semifed reproduce {name} --data DATA --method METHOD --run --data-dir DIR"]
     return "\n".join([NOTE, f"# {preset.title}", "", head, "", *command, "", *parts])
 

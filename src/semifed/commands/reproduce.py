@@ -9,7 +9,7 @@ import click
 from semifed.commands import options
 from semifed.commands.plan import show
 from semifed.commands.sweep import run_watched
-from semifed.errors import RunError, SettingError
+from semifed.errors import SettingError
 from semifed.papers import ledger, presets
 from semifed.papers.reproduce import fill, missing, of_cells, records, tally, text_table
 from semifed.results.collection import StoredRun, collect
@@ -85,25 +85,28 @@ def reproduce(
         return
     if points:
         run_watched(points, place, (), jobs, data_dir, quiet)
-    runs = _runs_in(place, required=record)
+    runs = _runs_in(place, required=record or bool(out and not run_missing))
     if record:
         click.echo(f"{ledger.record(name, of_cells(preset.cells, runs), ledger_dir)} runs recorded", err=True)
-    lines = fill(cells, preset.round, ledger.Book([*entries, *(ledger.entry(run) for run in runs if run.done)]))
+    lines = fill(cells, preset.round, ledger.Book([*entries, *map(ledger.entry, runs)]))
     if as_json:
-        click.echo(json.dumps(records(lines), indent=2))
+        click.echo(json.dumps(records(preset, lines), indent=2))
     else:
-        print_table(text_table(preset, lines, seeds), records(lines), form)
+        print_table(text_table(preset, lines, seeds), records(preset, lines), form)
         click.echo(tally(lines, seeds), err=form != "text")
 
 
 def _runs_in(place: Path, required: bool) -> list[StoredRun]:
-    """The runs of a folder that may not be there yet."""
-    try:
-        return collect([place])
-    except RunError:
-        if required:
-            raise
+    """The runs of a folder that can fill a cell; unless they are required, there may be none yet."""
+    if not required and not any(place.rglob("experiment.toml")):
         return []
+    found: dict[str, list[StoredRun]] = {"": []}
+    for run in collect([place]):
+        found.setdefault(ledger.unfit(run), []).append(run)
+    fit = found.pop("")
+    for why, runs in found.items():
+        click.echo(f"note: {len(runs)} runs are left out ({why}): {', '.join(run.name for run in runs)}", err=True)
+    return fit
 
 
 def _list() -> None:

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from semifed.errors import RunError
+from filelock import FileLock
+
+from semifed.errors import RunError, SettingError
 from semifed.experiment import Experiment
 from semifed.results.collection import StoredRun, flat
 from semifed.results.files import write_json
@@ -64,9 +66,24 @@ def read(folder: Path | None = None) -> list[Entry]:
 def _read_file(path: Path) -> list[dict[str, Any]]:
     try:
         runs: list[dict[str, Any]] = json.loads(path.read_bytes())["runs"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if not all({"settings", "seed", "models"} <= run.keys() for run in runs):
+            raise ValueError("a run lacks its settings, seed or models")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{path}: is not a file of the ledger ({error}); put it back from git") from None
     return runs
+
+
+def unfit(run: StoredRun) -> str:
+    """Why a run cannot fill a cell; empty if it can."""
+    if not run.done:
+        return "not finished"
+    if run.changed:
+        return f"changed on the way, {run.changed}; run it anew"
+    try:
+        Experiment.of(run.experiment)
+    except SettingError as error:  # a method of the user's own, or an older file
+        return str(error)
+    return ""
 
 
 def entry(run: StoredRun) -> Entry:
@@ -103,13 +120,19 @@ def _scores(run: StoredRun) -> dict[str, dict[str, float]]:
 def record(name: str, runs: Iterable[StoredRun], folder: Path | None = None) -> int:
     """Take finished runs into the file of a preset, in place of older ones of the same settings and seed."""
     path = (folder or home()) / f"{name.replace('/', '-')}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    known = {_identity(run["settings"], run["seed"]): run for run in (_read_file(path) if path.exists() else [])}
-    new = [entry(run) for run in runs if run.done]
-    for one in new:
-        content = {"settings": one.settings, "seed": one.seed, "models": one.models, **one.facts}
-        known[_identity(one.settings, one.seed)] = content
-    write_json(path, {"preset": name, "runs": [known[identity] for identity in sorted(known)]})
+    new = [entry(run) for run in runs if not unfit(run)]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.parent / ".lock"):  # else of two that record at once one loses its runs
+            known = {
+                _identity(run["settings"], run["seed"]): run for run in (_read_file(path) if path.exists() else [])
+            }
+            for one in new:
+                content = {"settings": one.settings, "seed": one.seed, "models": one.models, **one.facts}
+                known[_identity(one.settings, one.seed)] = content
+            write_json(path, {"preset": name, "runs": [known[identity] for identity in sorted(known)]})
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror}; give another --ledger") from None
     return len(new)
 
 

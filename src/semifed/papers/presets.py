@@ -159,10 +159,12 @@ def chosen(preset: Preset, wanted: Mapping[str, Sequence[str]]) -> list[Cell]:
         known = dict.fromkeys(_spoken(cell, column) for cell in preset.cells)
         for value in values:
             if _said(value) not in {_said(one) for one in known}:
-                option = "data" if column == "dataset" else column
+                option = {"dataset": "data", "scenario": "labels"}.get(column, column)
                 raise SettingError(f"--{option}: {preset.name} has no {value!r}; {nearest(value, known)}")
         if values:
             cells = [cell for cell in cells if _said(_spoken(cell, column)) in map(_said, values)]
+    if not cells:
+        raise SettingError(f"{preset.name}: no cell has all that is asked for; leave out one of the choices")
     return cells
 
 

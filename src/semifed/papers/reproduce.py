@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 
 from semifed.experiment import Experiment
 from semifed.papers.ledger import Book, Entry, settings_of
-from semifed.papers.presets import Cell, Preset
+from semifed.papers.presets import PAPER_SCALE, Cell, Preset
 from semifed.results.collection import StoredRun
 from semifed.results.tables import TextTable
 from semifed.sweeps.grid import Point, point_name
 
 _COLUMNS = ("data", "setting", "gamma", "method", "paper", "ours", "difference", "last", "best", "seeds", "note")
+
+ROUND_WORDS = {"last": "the last round", "best": "the best round", "kept": "the round of the lowest test loss"}
 
 
 class Line(NamedTuple):
@@ -54,9 +56,9 @@ def _model(cell: Cell, entry: Entry) -> str:
 
 
 def of_cells(cells: Sequence[Cell], runs: Sequence[StoredRun]) -> list[StoredRun]:
-    """The runs that fill one of these cells: a folder may hold runs of several tables."""
+    """Of runs that are fit, those that fill one of these cells: a folder may hold runs of several tables."""
     wanted = [settings_of(cell.experiment) for cell in cells]
-    return [run for run in runs if run.done and settings_of(Experiment.of(run.experiment)) in wanted]
+    return [run for run in runs if settings_of(Experiment.of(run.experiment)) in wanted]
 
 
 def missing(cells: Sequence[Cell], seeds: int, book: Book | None = None) -> list[Point]:
@@ -72,7 +74,7 @@ def missing(cells: Sequence[Cell], seeds: int, book: Book | None = None) -> list
     return list(points.values())
 
 
-def records(lines: Sequence[Line]) -> list[dict[str, Any]]:
+def records(preset: Preset, lines: Sequence[Line]) -> list[dict[str, Any]]:
     """The lines as plain values, for programs."""
     return [
         {
@@ -81,6 +83,8 @@ def records(lines: Sequence[Line]) -> list[dict[str, Any]]:
             "setting": line.cell.published.setting,
             "gamma": float(line.cell.published.gamma) if line.cell.published.gamma else None,
             "method": line.cell.published.method,
+            "scale": preset.scale,
+            "round": preset.round,
             "paper": line.cell.published.accuracy,
             "ours": statistics.fmean(line.ours) if line.ours else None,
             "std": statistics.stdev(line.ours) if len(line.ours) > 1 else None,
@@ -98,7 +102,8 @@ def text_table(preset: Preset, lines: Sequence[Line], seeds: int) -> TextTable:
     """The lines as people read them; what is known of the differences stands below, each reason once."""
     reasons = list(dict.fromkeys(line.cell.note for line in lines if line.seeds and line.cell.note))
     rows = [[*_texts(line), _remark(line, seeds, reasons)] for line in lines]
-    return TextTable(_COLUMNS, rows, preset.title, reasons)
+    smaller = f"; scale {preset.scale}: {preset.about}" if preset.scale != PAPER_SCALE else ""
+    return TextTable(_COLUMNS, rows, f"{preset.title}; ours: {ROUND_WORDS[preset.round]}{smaller}", reasons)
 
 
 def _texts(line: Line) -> list[str]:
@@ -115,8 +120,10 @@ def _remark(line: Line, seeds: int, reasons: Sequence[str]) -> str:
     if not line.seeds:
         return "not run"
     missing_ones = "" if len(line.seeds) >= seeds else f"{seeds - len(line.seeds)} of {seeds} seeds not run"
+    ended = sum(one.facts.get("status") == "collapsed" for one in line.entries)
+    collapsed = f"{ended} of {len(line.seeds)} collapsed and ended early" if ended else ""
     reason = f"({reasons.index(line.cell.note) + 1})" if line.cell.note else ""
-    return " ".join(part for part in (missing_ones, reason) if part)
+    return " ".join([", ".join(part for part in (missing_ones, collapsed) if part), reason]).strip()
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
