@@ -144,7 +144,19 @@ def test_what_methods_differ_in_is_said() -> None:
 def test_csv_reads_back_equal() -> None:
     records = [one.record() for one in compare(RUNS, target=88)]
     assert read_csv(write_csv(records)) == records
-    odd = [{"a": 'x,"y"\nz', "b": 0.1 + 0.2, "c": None, "d": "12", "e": "null", "f": True, "g": 1e-300, "h": '"q"'}]
+    odd = [
+        {
+            "a": 'x,"y"\nz',
+            "b": 0.1 + 0.2,
+            "c": None,
+            "d": "12",
+            "e": "null",
+            "f": True,
+            "g": 1e-300,
+            "h": '"q"',
+            "i": "\r",
+        }
+    ]
     assert read_csv(write_csv(odd)) == odd
 
 

@@ -85,11 +85,14 @@ def write_csv(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _field(value: Any) -> str:
-    """A value as text that reads back as the same: text that looks like something else is put in quotes."""
+    """A value as text that reads back as the same: text that looks like something else is put in quotes.
+
+    So is text with a carriage return, which csv takes for the end of a line.
+    """
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value)
-    return json.dumps(text) if isinstance(value, str) and _value(text) != value else text
+    return json.dumps(text) if isinstance(value, str) and (_value(text) != value or "\r" in text) else text
 
 
 def read_csv(text: str) -> list[dict[str, Any]]:
