@@ -4,10 +4,12 @@ import json
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from semifed import Experiment, plan, planning, run
-from semifed.engine.assemble import Assembly, prepare
+from semifed.data.sources import Dataset
+from semifed.engine.assemble import Assembly, load_data, prepare
 from semifed.planning import Forecast, plan_all, totals
 from toys import TINY, call, sets
 
@@ -54,6 +56,24 @@ def test_experiments_that_take_the_same_time_are_timed_once(monkeypatch: pytest.
     forecasts = plan_all([base.replace(change) for change in changes])
     assert len(timed) == 2
     assert forecasts[3].seconds > forecasts[0].seconds
+
+
+def test_data_of_your_own_are_read_once_for_each_way_to_read_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (200, 8, 8), np.uint8)
+    np.savez(tmp_path / "own.npz", images=images, labels=np.arange(200) % 4)
+    loaded: list[bool] = []
+
+    def note(experiment: Experiment, data_dir: Path | None) -> Dataset:
+        loaded.append(experiment.files.flips)
+        return load_data(experiment, data_dir)
+
+    monkeypatch.setattr(planning, "load_data", note)
+    base = Experiment.read(None, [*TINY, f"data=npz:{tmp_path / 'own.npz'}", "train.rounds=1"])
+    forecasts = plan_all([base.replace(f"files.flips={flips}", "seed=1") for flips in ("false", "false", "true")])
+    assert loaded == [False, True]
+    assert all(one.steps for one in forecasts)
 
 
 @pytest.mark.parametrize("labels", ["client", "server"])

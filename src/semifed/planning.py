@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from semifed import keys
+from semifed.data.file_settings import FileSettings
 from semifed.data.sources import Dataset
 from semifed.engine.assemble import Assembly, load_data, prepare
 from semifed.engine.local import Absent, Clients, Outcome, Reply, Task
@@ -109,8 +110,10 @@ def plan_all(experiments: Iterable[Experiment], data_dir: Path | str | None = No
     folder = None if data_dir is None else Path(data_dir)
     datasets, paces, found = dict[str, Dataset](), dict[str, Pace](), list[Forecast]()
     for experiment in experiments:
-        dataset = datasets.setdefault(_data_key(experiment), load_data(experiment, folder))
-        assembly = prepare(dataclasses.replace(experiment, data=dataset))
+        data = _data_key(experiment)
+        if data not in datasets:
+            datasets[data] = load_data(experiment, folder)
+        assembly = prepare(dataclasses.replace(experiment, data=datasets[data], files=FileSettings()))
         key = _pace_key(experiment)
         if key not in paces:
             paces[key] = _time(assembly)
@@ -120,7 +123,7 @@ def plan_all(experiments: Iterable[Experiment], data_dir: Path | str | None = No
 
 def _data_key(experiment: Experiment) -> str:
     name = experiment.data if isinstance(experiment.data, str) else f"own {id(experiment.data)}"
-    return f"{name} {experiment.scenario.skip_corrupt}"
+    return f"{name} {experiment.files} {experiment.scenario.skip_corrupt}"
 
 
 def _pace_key(experiment: Experiment) -> str:
