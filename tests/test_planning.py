@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from semifed import Experiment, plan, planning, run
 from semifed.data.sources import Dataset
 from semifed.engine.assemble import Assembly, load_data, prepare
 from semifed.planning import Forecast, plan_all, totals
+from semifed.results.record import Record
 from toys import TINY, call, sets
 
 SLOW = {
@@ -74,6 +76,18 @@ def test_data_of_your_own_are_read_once_for_each_way_to_read_them(
     forecasts = plan_all([base.replace(f"files.flips={flips}", "seed=1") for flips in ("false", "false", "true")])
     assert loaded == [False, True]
     assert all(one.steps for one in forecasts)
+
+
+def test_timed_visits_are_no_longer_than_those_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+
+    def note(experiment: Experiment, *given: Any, **named: Any) -> Record:
+        asked.append(experiment.client.steps)
+        return run(experiment, *given, **named)
+
+    monkeypatch.setattr(planning, "run", note)
+    plan(Experiment.read(None, [*TINY, "client.batch=2", "client.steps=3"]))
+    assert asked == [2, 3]
 
 
 @pytest.mark.parametrize("labels", ["client", "server"])

@@ -188,7 +188,7 @@ def _short_run(assembly: Assembly, steps: int, server_steps: int) -> _Timed:
     short = dataclasses.replace(
         experiment,
         train=dataclasses.replace(experiment.train, rounds=_ROUNDS, evaluate_every=_ROUNDS, stop_on_collapse=0),
-        client=dataclasses.replace(experiment.client, steps=steps),
+        client=dataclasses.replace(experiment.client, steps=min(steps, experiment.client.steps or steps)),
         server=dataclasses.replace(experiment.server, steps=max(server_steps, 1)),
     )
     times, watches = [clock()], list[_Stopwatch]()
