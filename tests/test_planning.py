@@ -78,6 +78,16 @@ def test_data_of_your_own_are_read_once_for_each_way_to_read_them(
     assert all(one.steps for one in forecasts)
 
 
+def test_rounds_of_private_clients_that_have_nobody_are_forecast_too() -> None:
+    private = ("privacy.noise=1.0", "privacy.clip=1.0", "train.clients_per_round=1", "train.rounds=6", "seed=4")
+    experiment = Experiment.read(None, [*TINY, *private])
+    forecast, record = plan(experiment), run(experiment)
+    assert [len(row["clients"]) for row in record.rows] == [0, 0, 1, 0, 0, 1]
+    sent = record.summary["bytes"]
+    assert (forecast.down, forecast.up, forecast.up_range) == (sent["down"], sent["up"], (sent["up"], sent["up"]))
+    assert forecast.steps > 0
+
+
 def test_timed_visits_are_no_longer_than_those_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int | None] = []
 
@@ -99,9 +109,9 @@ def test_what_a_round_takes_besides_does_not_blur_what_a_step_takes(
     server = assembly.workshop.server_steps(0)
     noise = iter((9.0, 9.0) if server else (9.0, 8.0))  # where merging takes seconds it may well be shorter next time
 
-    def short_run(assembly: Assembly, steps: int, server_steps: int) -> planning._Timed:
-        assert server_steps <= server
-        load, _ = planning._load(assembly, 0, steps)
+    def short_run(assembly: Assembly, count: int, steps: int, server_steps: int) -> planning._Timed:
+        assert (count, server_steps) == (2, min(server, server_steps))
+        load = planning._load(assembly, planning._visits(assembly, 0), steps)
         return planning._Timed(1.0, 0.3 + 0.05 * load, next(noise) + 0.2 * server_steps, 0.5, 5, 7)
 
     monkeypatch.setattr(planning, "_short_run", short_run)

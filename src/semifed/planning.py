@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from semifed import keys
 from semifed.data.file_settings import FileSettings
 from semifed.data.sources import Dataset
@@ -36,8 +34,8 @@ from semifed.run import Event, run
 clock = time.perf_counter
 _FEW, _MORE, _MOST = 2, 6, 60  # steps of the short runs, and of the longer ones at least and at most
 _AIM = 1.5  # seconds that a round of the longer ones may take if it has more steps than that
-_ROUNDS = 4  # of a timed run: one to get warm, two that count, and one that is tested
-_SAMPLES = 12  # rounds whose steps are counted
+_COUNT, _COUNT_MOST = 2, 20  # rounds of a timed run that count, between one to get warm and one that is tested
+_SAMPLES, _VISITS = 12, 120  # rounds whose steps are counted, at least; visits in them, about
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,8 @@ class Pace:
     server_step: float
     test: float
     memory: int  # the peak of a process
-    down: int  # a round's cohort receives
-    up: tuple[int, int]  # and sends: at least, at most; they differ where a method chooses what to send
+    down: float  # a client receives
+    up: tuple[float, float]  # and sends: at least, at most; they differ where a method chooses what to send
 
 
 class Forecast(NamedTuple):
@@ -74,8 +72,8 @@ class _Timed(NamedTuple):
     training: float  # of the clients, in a round
     besides: float  # what else a round takes
     test: float
-    down: int
-    up: int
+    down: float  # to a client
+    up: float
 
 
 class _Stopwatch:
@@ -138,39 +136,64 @@ def _pace_key(experiment: Experiment) -> str:
 def _forecast(assembly: Assembly, pace: Pace) -> Forecast:
     """From what things take to what the whole takes."""
     train = assembly.experiment.train
-    sampled = np.unique(np.linspace(0, train.rounds - 1, min(train.rounds, _SAMPLES)).round().astype(int)).tolist()
-    counts = [_load(assembly, round, None) for round in sampled]
-    load, steps = statistics.fmean(one for one, _ in counts), statistics.fmean(one for _, one in counts)
+    counts = [_visits(assembly, round) for round in _sampled(assembly)]
+    load = statistics.fmean(_load(assembly, steps) for steps in counts)
+    steps, visits = (statistics.fmean(map(tally, counts)) * train.rounds for tally in (sum, len))
     tests = sum(train.tests_after(round + 1) for round in range(train.rounds))
     a_round = pace.round + load * pace.step + assembly.workshop.server_steps(0) * pace.server_step
     seconds = pace.start + train.rounds * a_round + tests * pace.test
-    least, most = (train.rounds * one for one in pace.up)
-    middle = (least + most) // 2
-    down = train.rounds * pace.down
-    return Forecast(seconds, pace.memory, down, middle, (least, most), train.rounds, int(steps * train.rounds), a_round)
+    least, most = (round(visits * one) for one in pace.up)
+    down, middle = round(visits * pace.down), (least + most) // 2
+    return Forecast(seconds, pace.memory, down, middle, (least, most), train.rounds, round(steps), a_round)
 
 
-def _load(assembly: Assembly, round: int, cap: int | None) -> tuple[int, int]:
-    """The steps of a round as the engine takes them (a chunk goes on as long as its longest visit), and of clients."""
-    chunk, cohort = assembly.experiment.engine.chunk, draw_cohort(assembly, round)
-    steps = [assembly.workshop.steps_of(round, client) for client in cohort]
-    steps = steps if cap is None else [min(one, cap) for one in steps]
+def _sampled(assembly: Assembly) -> list[int]:
+    """Rounds that stand for all; more where few clients take part, as with [privacy] a round may then have none."""
+    train = assembly.experiment.train
+    number = min(train.rounds, max(_SAMPLES, _VISITS // train.clients_per_round))
+    return [(2 * place + 1) * train.rounds // (2 * number) for place in range(number)]
+
+
+def _counted(assembly: Assembly) -> list[int]:
+    """Rounds of a timed run that count: as many as it takes until they have about as many clients as others have."""
+    usual = statistics.fmean(len(draw_cohort(assembly, round)) for round in _sampled(assembly))
+    drawn = 0
+    for last in range(1, _COUNT_MOST + 1):
+        drawn += len(draw_cohort(assembly, last))
+        if last >= _COUNT and abs(drawn - last * usual) <= last * usual / 5:
+            break
+    return list(range(1, last + 1))
+
+
+def _visits(assembly: Assembly, round: int) -> list[int]:
+    """The steps of each client of a round."""
+    return [assembly.workshop.steps_of(round, client) for client in draw_cohort(assembly, round)]
+
+
+def _load(assembly: Assembly, steps: Sequence[int], cap: int | None = None) -> int:
+    """The steps of a round as the engine takes them: a chunk goes on as long as its longest visit."""
+    chunk, steps = assembly.experiment.engine.chunk, [min(one, cap or one) for one in steps]
     if not assembly.workshop.form.mapped:
-        return sum(steps), sum(steps)
-    return sum(max(steps[start : start + chunk]) for start in range(0, len(steps), chunk)), sum(steps)
+        return sum(steps)
+    return sum(max(steps[start : start + chunk]) for start in range(0, len(steps), chunk))
 
 
 def _time(assembly: Assembly) -> Pace:
     """A short run with few steps and one with more, at the clients and, if it trains, at the server."""
+    counts = [_visits(assembly, round) for round in _counted(assembly)]
+
+    def load(cap: int) -> float:
+        return statistics.fmean(_load(assembly, steps, cap) for steps in counts)
+
     server = assembly.workshop.server_steps(0)
-    few, few_there = _load(assembly, 0, _FEW)[0], min(server, _FEW)
-    short = _short_run(assembly, _FEW, few_there)
-    most = max(assembly.workshop.steps_of(0, client) for client in draw_cohort(assembly, 0))
+    few, few_there = load(_FEW), min(server, _FEW)
+    short = _short_run(assembly, len(counts), _FEW, few_there)
+    most = max(max(steps, default=0) for steps in counts)
     guess = max(short.training, 1e-3) / max(few, 1)
     more = max(_MORE, min(most, _MOST, math.ceil(_AIM / guess / max(few / _FEW, 1))))
     more_there = min(server, max(_MORE, min(_MOST, math.ceil(_AIM / guess))))
-    longer = _short_run(assembly, more, more_there)
-    step = _slope(longer.training - short.training, _load(assembly, 0, more)[0] - few)
+    longer = _short_run(assembly, len(counts), more, more_there)
+    step = _slope(longer.training - short.training, load(more) - few)
     server_step = _slope(longer.besides - short.besides, more_there - few_there)
     besides = max(short.besides + short.training - few * step - few_there * server_step, 0.0)
     least, most_bytes = longer.up, max(longer.up, _dense(assembly))
@@ -178,16 +201,16 @@ def _time(assembly: Assembly) -> Pace:
     return Pace(short.start, besides, step, server_step, test, _peak_memory(), longer.down, (least, most_bytes))
 
 
-def _slope(seconds: float, steps: int) -> float:
+def _slope(seconds: float, steps: float) -> float:
     return max(seconds, 0.0) / steps if steps > 0 else 0.0
 
 
-def _short_run(assembly: Assembly, steps: int, server_steps: int) -> _Timed:
+def _short_run(assembly: Assembly, count: int, steps: int, server_steps: int) -> _Timed:
     """A few rounds of a few steps, in a folder as a run has it."""
-    experiment = assembly.experiment
+    experiment, rounds = assembly.experiment, count + 2
     short = dataclasses.replace(
         experiment,
-        train=dataclasses.replace(experiment.train, rounds=_ROUNDS, evaluate_every=_ROUNDS, stop_on_collapse=0),
+        train=dataclasses.replace(experiment.train, rounds=rounds, evaluate_every=rounds, stop_on_collapse=0),
         client=dataclasses.replace(experiment.client, steps=min(steps, experiment.client.steps or steps)),
         server=dataclasses.replace(experiment.server, steps=max(server_steps, 1)),
     )
@@ -204,23 +227,21 @@ def _short_run(assembly: Assembly, steps: int, server_steps: int) -> _Timed:
         record = run(short, Path(folder) / "run", split=assembly.scenario, watch=hear, clients=watched)
     begun, *ends = times[1:]
     lengths = [end - start for start, end in zip([begun, *ends], ends, strict=False)]
-    usual, training = statistics.fmean(lengths[1:-1]), statistics.fmean(watches[0].rounds[1:-1])
-    traffic = record.rows[-1]["bytes"]
-    test = lengths[-1] - usual
-    return _Timed(begun - times[0], training, usual - training, test, traffic["down"], traffic["up"])
+    trained = watches[0].rounds
+    besides = [length - training for length, training in zip(lengths, trained, strict=True)]
+    usual = statistics.fmean(besides[1:-1])
+    last = next((row for row in reversed(record.rows) if row["clients"]), record.rows[-1])
+    down, up = (last["bytes"][way] / max(len(last["clients"]), 1) for way in ("down", "up"))
+    return _Timed(begun - times[0], statistics.fmean(trained[1:-1]), usual, besides[-1] - usual, down, up)
 
 
 def _dense(assembly: Assembly) -> int:
-    """What a cohort would send if a method that chooses sent everything."""
+    """What a client would send if a method that chooses sent everything."""
     experiment, method = assembly.experiment, assembly.experiment.method
     server = method.init(assembly.net, keys.key(experiment.seed, "init"))
-    total = 0
-    for slot, client in enumerate(draw_cohort(assembly, 0)):
-        down = method.download(server, Visit(client, slot, 0))
-        kept = method.enroll(assembly.net, down, slot)
-        sent = method.upload(assembly.net, {**method.start(down, kept)}, down)
-        total += nbytes({name: part.values if isinstance(part, Partial) else part for name, part in sent.items()})
-    return total
+    down = method.download(server, Visit(int(assembly.scenario.active()[0]), 0, 0))
+    sent = method.upload(assembly.net, {**method.start(down, method.enroll(assembly.net, down, 0))}, down)
+    return nbytes({name: part.values if isinstance(part, Partial) else part for name, part in sent.items()})
 
 
 def _peak_memory() -> int:
