@@ -53,11 +53,25 @@ def test_experiments_that_take_the_same_time_are_timed_once(monkeypatch: pytest.
         return time_it(assembly)
 
     monkeypatch.setattr(planning, "_time", note)
-    base = Experiment.read(None, TINY)
-    changes = ("seed=0", "seed=1", "scenario.partition=dirichlet", "train.rounds=8", "client.batch=10")
+    base = Experiment.read(None, [*TINY, "client.epochs=6"])
+    changes = ("seed=0", "seed=1", "scenario.partition=noniid", "train.rounds=8", "client.batch=10")
     forecasts = plan_all([base.replace(change) for change in changes])
     assert len(timed) == 2
     assert forecasts[3].seconds > forecasts[0].seconds
+
+
+def test_experiments_that_do_not_are_timed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[Assembly] = []
+
+    def note(assembly: Assembly) -> planning.Pace:
+        timed.append(assembly)
+        return planning.Pace(1.0, 1.0, 1.0, 0.0, 1.0, 1, 1.0, (1.0, 1.0))
+
+    monkeypatch.setattr(planning, "_time", note)
+    base = Experiment.read(None, TINY)  # visits of two steps, which do not tell what a step takes
+    changes = ("seed=0", "scenario.clients=3", "train.test_clients=true", "scenario.partition=dirichlet")
+    plan_all([base.replace(change) for change in changes])
+    assert len(timed) == 4
 
 
 def test_data_of_your_own_are_read_once_for_each_way_to_read_them(

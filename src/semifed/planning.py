@@ -35,6 +35,7 @@ clock = time.perf_counter
 _FEW, _MORE, _MOST = 2, 6, 60  # steps of the short runs, and of the longer ones at least and at most
 _AIM = 1.5  # seconds that a round of the longer ones may take if it has more steps than that
 _COUNT, _COUNT_MOST = 2, 20  # rounds of a timed run that count, between one to get warm and one that is tested
+_DEALT = ("partition", "alpha", "classes_per_client", "shards_per_client", "rounds_per_arrival")
 _SAMPLES, _VISITS = 12, 120  # rounds whose steps are counted, at least; visits in them, about
 
 
@@ -104,7 +105,7 @@ def plan(experiment: Experiment, data_dir: Path | str | None = None) -> Forecast
 
 
 def plan_all(experiments: Iterable[Experiment], data_dir: Path | str | None = None) -> list[Forecast]:
-    """Predict several; those that differ in seed, split or rounds alone are timed once."""
+    """Predict several; those that differ in seed, partition or rounds alone are timed once."""
     folder = None if data_dir is None else Path(data_dir)
     datasets, paces, found = dict[str, Dataset](), dict[str, Pace](), list[Forecast]()
     for experiment in experiments:
@@ -112,10 +113,11 @@ def plan_all(experiments: Iterable[Experiment], data_dir: Path | str | None = No
         if data not in datasets:
             datasets[data] = load_data(experiment, folder)
         assembly = prepare(dataclasses.replace(experiment, data=datasets[data], files=FileSettings()))
-        key = _pace_key(experiment)
+        counts = [_visits(assembly, round) for round in _sampled(assembly)]
+        key = _pace_key(experiment, counts)
         if key not in paces:
             paces[key] = _time(assembly)
-        found.append(_forecast(assembly, paces[key]))
+        found.append(_forecast(assembly, paces[key], counts))
     return found
 
 
@@ -124,19 +126,18 @@ def _data_key(experiment: Experiment) -> str:
     return f"{name} {experiment.files} {experiment.scenario.skip_corrupt}"
 
 
-def _pace_key(experiment: Experiment) -> str:
-    """Equal for experiments whose steps take the same time."""
+def _pace_key(experiment: Experiment, counts: Sequence[Sequence[int]]) -> str:
+    """Equal for experiments whose steps take the same time, and whose visits are long enough to tell it alike."""
     tables = experiment.tables()
     tables["seed"], tables["data"] = 0, _data_key(experiment)
-    tables["scenario"] = {"labels": experiment.scenario.labels}
-    tables["train"] = {"clients_per_round": experiment.train.clients_per_round}
-    return repr(tables)
+    tables["scenario"] = {name: value for name, value in tables["scenario"].items() if name not in _DEALT}
+    tables["train"] |= {"rounds": 0, "evaluate_every": None}
+    return repr((tables, min(_longest(counts), _MORE)))
 
 
-def _forecast(assembly: Assembly, pace: Pace) -> Forecast:
+def _forecast(assembly: Assembly, pace: Pace, counts: Sequence[Sequence[int]]) -> Forecast:
     """From what things take to what the whole takes."""
     train = assembly.experiment.train
-    counts = [_visits(assembly, round) for round in _sampled(assembly)]
     load = statistics.fmean(_load(assembly, steps) for steps in counts)
     steps, visits = (statistics.fmean(map(tally, counts)) * train.rounds for tally in (sum, len))
     tests = sum(train.tests_after(round + 1) for round in range(train.rounds))
@@ -170,6 +171,10 @@ def _visits(assembly: Assembly, round: int) -> list[int]:
     return [assembly.workshop.steps_of(round, client) for client in draw_cohort(assembly, round)]
 
 
+def _longest(counts: Sequence[Sequence[int]]) -> int:
+    return max((steps for visits in counts for steps in visits), default=0)
+
+
 def _load(assembly: Assembly, steps: Sequence[int], cap: int | None = None) -> int:
     """The steps of a round as the engine takes them: a chunk goes on as long as its longest visit."""
     chunk, steps = assembly.experiment.engine.chunk, [min(one, cap or one) for one in steps]
@@ -188,7 +193,7 @@ def _time(assembly: Assembly) -> Pace:
     server = assembly.workshop.server_steps(0)
     few, few_there = load(_FEW), min(server, _FEW)
     short = _short_run(assembly, len(counts), _FEW, few_there)
-    most = max(max(steps, default=0) for steps in counts)
+    most = _longest(counts)
     guess = max(short.training, 1e-3) / max(few, 1)
     more = max(_MORE, min(most, _MOST, math.ceil(_AIM / guess / max(few / _FEW, 1))))
     more_there = min(server, max(_MORE, min(_MOST, math.ceil(_AIM / guess))))
