@@ -1,12 +1,14 @@
 """Forecasts: what is counted is exact, what is timed is near, and the commands that show them."""
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from semifed import Experiment, plan, planning, run
 from semifed.data.sources import Dataset
@@ -126,13 +128,27 @@ def test_what_a_round_takes_besides_does_not_blur_what_a_step_takes(
     def short_run(assembly: Assembly, count: int, steps: int, server_steps: int) -> planning._Timed:
         assert (count, server_steps) == (2, min(server, server_steps))
         load = planning._load(assembly, planning._visits(assembly, 0), steps)
-        return planning._Timed(1.0, 0.3 + 0.05 * load, next(noise) + 0.2 * server_steps, 0.5, 5, 7)
+        return planning._Timed(1.0, 0.3 + 0.05 * load, next(noise) + 0.2 * server_steps, 0.5, 0, 5, 7)
 
     monkeypatch.setattr(planning, "_short_run", short_run)
     pace = planning._time(assembly)
     assert pace.step == pytest.approx(0.05)
     assert pace.server_step == pytest.approx(0.2 if server else 0.0)
     assert pace.round == pytest.approx(9.3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell it")
+def test_memory_is_that_of_a_run_and_its_workers_and_not_of_runs_before() -> None:
+    planning._forget_peak()
+    before = planning._peak_memory()
+    torch.ones(100 * 2**20, dtype=torch.uint8)
+    assert planning._peak_memory() > before + 90 * 2**20
+    planning._forget_peak()
+    assert planning._peak_memory() < before + 50 * 2**20
+    assemblies = [prepare(Experiment.read(None, [*TINY, f"engine.workers={workers}"])) for workers in (1, 2)]
+    alone, two = (planning._short_run(assembly, 2, 1, 1).workers for assembly in assemblies)
+    assert alone == 0
+    assert 2**20 < two < before
 
 
 def test_runs_at_a_time_share_the_time_and_add_up_in_memory() -> None:

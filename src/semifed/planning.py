@@ -5,16 +5,21 @@
 
 Two runs of a few rounds are made in a folder that is thrown away, the same but for the steps of clients and server: by
 how much longer these take is what a step takes, the rest is what a round takes besides. The steps of real rounds are
-counted, not timed. So it holds for this machine as busy as it is now.
+counted, not timed. So it holds for this machine as busy as it is now. Memory is that of the processes here while they
+train, of a worker what is its alone; on other systems than Linux it is the peak of this process so far.
 """
 
+import ctypes
 import dataclasses
+import gc
 import math
+import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,7 +53,7 @@ class Pace:
     step: float  # of a chunk, or of a client where clients train one by one
     server_step: float
     test: float
-    memory: int  # the peak of a process
+    memory: int  # the peak of its processes
     down: float  # a client receives
     up: tuple[float, float]  # and sends: at least, at most; they differ where a method chooses what to send
 
@@ -73,6 +78,7 @@ class _Timed(NamedTuple):
     training: float  # of the clients, in a round
     besides: float  # what else a round takes
     test: float
+    workers: int  # bytes of memory
     down: float  # to a client
     up: float
 
@@ -81,7 +87,7 @@ class _Stopwatch:
     """Clients whose training is timed: all else of a round would drown the difference of a few steps."""
 
     def __init__(self, clients: Clients) -> None:
-        self._clients, self.rounds = clients, list[float]()
+        self._clients, self.rounds, self.workers = clients, list[float](), 0
 
     def present(self, round: int) -> Sequence[int] | None:
         """As those that are timed."""
@@ -95,7 +101,8 @@ class _Stopwatch:
         return outcomes
 
     def close(self) -> None:
-        """As those that are timed."""
+        """As those that are timed; what their processes have is seen while they are there."""
+        self.workers = sum(_own_memory(process.pid) for process in multiprocessing.active_children())
         self._clients.close()
 
 
@@ -116,6 +123,7 @@ def plan_all(experiments: Iterable[Experiment], data_dir: Path | str | None = No
         counts = [_visits(assembly, round) for round in _sampled(assembly)]
         key = _pace_key(experiment, counts)
         if key not in paces:
+            _forget_peak()
             paces[key] = _time(assembly)
         found.append(_forecast(assembly, paces[key], counts))
     return found
@@ -203,7 +211,8 @@ def _time(assembly: Assembly) -> Pace:
     besides = max(short.besides + short.training - few * step - few_there * server_step, 0.0)
     least, most_bytes = longer.up, max(longer.up, _dense(assembly))
     test = max(short.test, longer.test, 0.0) if min(short.test, longer.test) <= 0 else (short.test + longer.test) / 2
-    return Pace(short.start, besides, step, server_step, test, _peak_memory(), longer.down, (least, most_bytes))
+    memory = _peak_memory() + longer.workers
+    return Pace(short.start, besides, step, server_step, test, memory, longer.down, (least, most_bytes))
 
 
 def _slope(seconds: float, steps: float) -> float:
@@ -237,7 +246,8 @@ def _short_run(assembly: Assembly, count: int, steps: int, server_steps: int) ->
     usual = statistics.fmean(besides[1:-1])
     last = next((row for row in reversed(record.rows) if row["clients"]), record.rows[-1])
     down, up = (last["bytes"][way] / max(len(last["clients"]), 1) for way in ("down", "up"))
-    return _Timed(begun - times[0], statistics.fmean(trained[1:-1]), usual, besides[-1] - usual, down, up)
+    test, workers = besides[-1] - usual, watches[0].workers
+    return _Timed(begun - times[0], statistics.fmean(trained[1:-1]), usual, test, workers, down, up)
 
 
 def _dense(assembly: Assembly) -> int:
@@ -249,14 +259,31 @@ def _dense(assembly: Assembly) -> int:
     return nbytes({name: part.values if isinstance(part, Partial) else part for name, part in sent.items()})
 
 
+def _forget_peak() -> None:
+    """Give back what is free and see the peak from here on, or a run would have that of those before; Linux only."""
+    gc.collect()
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def _peak_memory() -> int:
-    """The most memory that this process, and the largest of its workers, have had, in bytes; 0 where it is not told."""
+    """The most memory that this process has had, in bytes; 0 where it is not told."""
     try:
         import resource  # noqa: PLC0415  # not on Windows
     except ImportError:
         return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _own_memory(process: int | None) -> int:
+    """What a worker shares with nobody, in bytes, as most of a forked one is this process's too; 0 but for Linux."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text("ascii").splitlines()
+    except OSError:
+        return 0
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private"))
 
 
 def totals(forecasts: Sequence[Forecast], jobs: int) -> Mapping[str, Any]:
