@@ -104,6 +104,11 @@ def test_rounds_of_private_clients_that_have_nobody_are_forecast_too() -> None:
     assert forecast.steps > 0
 
 
+def test_rounds_count_that_are_warm() -> None:
+    for mode, counted in (("mapped", range(3, 5)), ("single", range(1, 3))):
+        assert planning._counted(prepare(Experiment.read(None, [*TINY, f"engine.mode={mode}"]))) == counted
+
+
 def test_timed_visits_are_no_longer_than_those_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int | None] = []
 
@@ -125,8 +130,8 @@ def test_what_a_round_takes_besides_does_not_blur_what_a_step_takes(
     server = assembly.workshop.server_steps(0)
     noise = iter((9.0, 9.0) if server else (9.0, 8.0))  # where merging takes seconds it may well be shorter next time
 
-    def short_run(assembly: Assembly, count: int, steps: int, server_steps: int) -> planning._Timed:
-        assert (count, server_steps) == (2, min(server, server_steps))
+    def short_run(assembly: Assembly, counted: range, steps: int, server_steps: int) -> planning._Timed:
+        assert (len(counted), server_steps) == (2, min(server, server_steps))
         load = planning._load(assembly, planning._visits(assembly, 0), steps)
         return planning._Timed(1.0, 0.3 + 0.05 * load, next(noise) + 0.2 * server_steps, 0.5, 0, 5, 7)
 
@@ -146,7 +151,7 @@ def test_memory_is_that_of_a_run_and_its_workers_and_not_of_runs_before() -> Non
     planning._forget_peak()
     assert planning._peak_memory() < before + 50 * 2**20
     assemblies = [prepare(Experiment.read(None, [*TINY, f"engine.workers={workers}"])) for workers in (1, 2)]
-    alone, two = (planning._short_run(assembly, 2, 1, 1).workers for assembly in assemblies)
+    alone, two = (planning._short_run(assembly, range(1, 2), 1, 1).workers for assembly in assemblies)
     assert alone == 0
     assert 2**20 < two < before
 

@@ -39,7 +39,8 @@ from semifed.run import Event, run
 clock = time.perf_counter
 _FEW, _MORE, _MOST = 2, 6, 60  # steps of the short runs, and of the longer ones at least and at most
 _AIM = 1.5  # seconds that a round of the longer ones may take if it has more steps than that
-_COUNT, _COUNT_MOST = 2, 20  # rounds of a timed run that count, between one to get warm and one that is tested
+_WARM = 3  # rounds of a timed run until mapped steps are replayed (engine/recording.py); others take one
+_COUNT, _COUNT_MOST = 2, 20  # rounds that count, between these and one that is tested
 _DEALT = ("partition", "alpha", "classes_per_client", "shards_per_client", "rounds_per_arrival")
 _SAMPLES, _VISITS = 12, 120  # rounds whose steps are counted, at least; visits in them, about
 
@@ -163,15 +164,15 @@ def _sampled(assembly: Assembly) -> list[int]:
     return [(2 * place + 1) * train.rounds // (2 * number) for place in range(number)]
 
 
-def _counted(assembly: Assembly) -> list[int]:
+def _counted(assembly: Assembly) -> range:
     """Rounds of a timed run that count: as many as it takes until they have about as many clients as others have."""
     usual = statistics.fmean(len(draw_cohort(assembly, round)) for round in _sampled(assembly))
-    drawn = 0
-    for last in range(1, _COUNT_MOST + 1):
-        drawn += len(draw_cohort(assembly, last))
-        if last >= _COUNT and abs(drawn - last * usual) <= last * usual / 5:
+    first, drawn = _WARM if assembly.workshop.form.mapped else 1, 0
+    for number in range(1, _COUNT_MOST + 1):
+        drawn += len(draw_cohort(assembly, first + number - 1))
+        if number >= _COUNT and abs(drawn - number * usual) <= number * usual / 10:
             break
-    return list(range(1, last + 1))
+    return range(first, first + number)
 
 
 def _visits(assembly: Assembly, round: int) -> list[int]:
@@ -193,19 +194,20 @@ def _load(assembly: Assembly, steps: Sequence[int], cap: int | None = None) -> i
 
 def _time(assembly: Assembly) -> Pace:
     """A short run with few steps and one with more, at the clients and, if it trains, at the server."""
-    counts = [_visits(assembly, round) for round in _counted(assembly)]
+    counted = _counted(assembly)
+    counts = [_visits(assembly, round) for round in counted]
 
     def load(cap: int) -> float:
         return statistics.fmean(_load(assembly, steps, cap) for steps in counts)
 
     server = assembly.workshop.server_steps(0)
     few, few_there = load(_FEW), min(server, _FEW)
-    short = _short_run(assembly, len(counts), _FEW, few_there)
+    short = _short_run(assembly, counted, _FEW, few_there)
     most = _longest(counts)
     guess = max(short.training, 1e-3) / max(few, 1)
     more = max(_MORE, min(most, _MOST, math.ceil(_AIM / guess / max(few / _FEW, 1))))
     more_there = min(server, max(_MORE, min(_MOST, math.ceil(_AIM / guess))))
-    longer = _short_run(assembly, len(counts), more, more_there)
+    longer = _short_run(assembly, counted, more, more_there)
     step = _slope(longer.training - short.training, load(more) - few)
     server_step = _slope(longer.besides - short.besides, more_there - few_there)
     besides = max(short.besides + short.training - few * step - few_there * server_step, 0.0)
@@ -219,9 +221,9 @@ def _slope(seconds: float, steps: float) -> float:
     return max(seconds, 0.0) / steps if steps > 0 else 0.0
 
 
-def _short_run(assembly: Assembly, count: int, steps: int, server_steps: int) -> _Timed:
+def _short_run(assembly: Assembly, counted: range, steps: int, server_steps: int) -> _Timed:
     """A few rounds of a few steps, in a folder as a run has it."""
-    experiment, rounds = assembly.experiment, count + 2
+    experiment, rounds = assembly.experiment, counted.stop + 1
     short = dataclasses.replace(
         experiment,
         train=dataclasses.replace(experiment.train, rounds=rounds, evaluate_every=rounds, stop_on_collapse=0),
@@ -241,13 +243,13 @@ def _short_run(assembly: Assembly, count: int, steps: int, server_steps: int) ->
         record = run(short, Path(folder) / "run", split=assembly.scenario, watch=hear, clients=watched)
     begun, *ends = times[1:]
     lengths = [end - start for start, end in zip([begun, *ends], ends, strict=False)]
-    trained = watches[0].rounds
+    trained, first = watches[0].rounds, counted.start
     besides = [length - training for length, training in zip(lengths, trained, strict=True)]
-    usual = statistics.fmean(besides[1:-1])
+    usual = statistics.fmean(besides[first:-1])
     last = next((row for row in reversed(record.rows) if row["clients"]), record.rows[-1])
     down, up = (last["bytes"][way] / max(len(last["clients"]), 1) for way in ("down", "up"))
     test, workers = besides[-1] - usual, watches[0].workers
-    return _Timed(begun - times[0], statistics.fmean(trained[1:-1]), usual, test, workers, down, up)
+    return _Timed(begun - times[0], statistics.fmean(trained[first:-1]), usual, test, workers, down, up)
 
 
 def _dense(assembly: Assembly) -> int:
