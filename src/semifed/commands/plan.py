@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.progress import track
 
 from semifed.commands import options
-from semifed.errors import SettingError
 from semifed.experiment import Experiment
 from semifed.planning import Forecast, plan_all, totals
 from semifed.sweeps.grid import Point
@@ -35,8 +34,6 @@ def plan(experiment: Path | None, assignments: Sequence[str], data_dir: Path | N
 
 def show(points: Sequence[Point], jobs: int, data_dir: Path | None, as_json: bool) -> None:
     """Predict runs and print what comes out."""
-    if jobs < 1:
-        raise SettingError(f"--jobs: at least 1 run at a time, not {jobs}")
     console = Console(stderr=True)
     asked = [point.experiment for point in points]
     # A large net takes half a minute, and a table has twenty of them.
