@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import psutil
 import pytest
 
@@ -123,6 +124,10 @@ def test_values_from_python_are_taken_as_they_are() -> None:
     assert [point.experiment.data for point in made] == ["folder:/x,y"] * 4
     assert [point.experiment.views.weak for point in made] == [weak[0], weak[0], weak[1], weak[1]]
     assert [point.experiment.client.clip for point in made] == [None, 1.0] * 2
+    numbers = axes({"seed": np.arange(2), "client.lr": np.array([0.1]), "data": [Path("a") / "b"]})
+    assert [one.values for one in numbers] == [("0", "1"), ("0.1",), (str(Path("a") / "b"),)]
+    with pytest.raises(SettingError, match="over: method takes names, numbers and lists of them, not "):
+        axes({"method": [FedAvg()]})
     for nothing in ("fedavg", (), {"fedavg": 1}):
         with pytest.raises(SettingError, match="over: method is varied over a list of values, not "):
             axes({"method": nothing})

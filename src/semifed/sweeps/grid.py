@@ -9,6 +9,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from semifed.errors import SettingError
@@ -79,10 +80,21 @@ def axes(over: Mapping[str, Iterable[Any]]) -> list[Axis]:
 
 
 def _written(key: str, values: Iterable[Any]) -> tuple[str, ...]:
-    """Values as they are written on the command line: text as it is, everything else as in TOML."""
+    """Values as they are written on the command line."""
     if isinstance(values, str | Mapping) or not (given := list(values)):
         raise SettingError(f"over: {key} is varied over a list of values, not {values!r}")
-    return tuple(value if isinstance(value, str) else "none" if value is None else toml_value(value) for value in given)
+    try:
+        return tuple(map(_text, given))
+    except TypeError:
+        raise SettingError(f"over: {key} takes names, numbers and lists of them, not {given!r}") from None
+
+
+def _text(value: Any) -> str:
+    """Text and paths as they are, everything else as in TOML; a number of numpy is a number."""
+    plain = value.item() if hasattr(value, "item") else value
+    if isinstance(plain, str | Path):
+        return str(plain)
+    return "none" if plain is None else toml_value(plain)
 
 
 def points(
