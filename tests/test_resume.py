@@ -263,10 +263,7 @@ def test_10_a_second_ctrl_c_ends_at_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert time.monotonic() - began < 20
     assert ending.is_set()
     monkeypatch.undo()
-    done = len(rows_in(tmp_path / "run")) + 2
-    again = ["run", "--out", str(tmp_path / "run"), "--resume", "--override", "--set"]
-    assert call(*again, f"train.rounds={done}").code == 0
-    assert f"{done} rounds are done, more than train.rounds = 1; " in call(*again, "train.rounds=1").line
+    assert call("run", "--out", str(tmp_path / "run"), "--resume", "--override", "--set", "train.rounds=1").code == 0
 
 
 def test_10_ctrl_c_that_is_swallowed_ends_the_run_with_its_round(

@@ -116,11 +116,6 @@ def _go_on(
     there = folder.load(scenario, previous)
     experiment = in_same_form(experiment, folder) if experiment else _experiment_in(folder)
     changed = changes(there.experiment if there else folder.experiment(), experiment, override)
-    if there and there.round > experiment.train.rounds:
-        raise SettingError(
-            f"--resume: {there.round} rounds are done, more than train.rounds = {experiment.train.rounds}; "
-            f"give {there.round} to end there"
-        )
     with blaming(experiment), threads(experiment.engine.threads):
         assembly = prepare(experiment, data_dir, scenario)
         check_same_content(folder, assembly)
