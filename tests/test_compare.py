@@ -12,7 +12,7 @@ from scipy import stats
 
 from semifed import collect
 from semifed.errors import RunError, SettingError
-from semifed.results.collection import StoredRun, unsaid
+from semifed.results.collection import StoredRun, groups, unsaid
 from semifed.results.comparison import comparison_table, pair_table
 from semifed.results.statistics import compare, find, pair_up, spread
 from semifed.results.tables import TextTable, latex, markdown, read_csv, write_csv
@@ -82,6 +82,17 @@ def test_a_copy_is_no_second_seed() -> None:
     again = dataclasses.replace(made("a", 0, 99.0, 99.0, 99.0), path=Path("again"))
     with pytest.raises(RunError, match=r"a-0 and again: .* the scores are not; give one"):
         compare([*RUNS, again])
+
+
+def test_of_a_run_and_a_copy_of_its_first_rounds_the_run_counts() -> None:
+    whole = RUNS[0]
+    early = dataclasses.replace(whole, path=Path("early"), rows=whole.rows[:1], summary={"status": "begun"})
+    for both in ([whole, early], [early, whole]):
+        (group,) = groups(both)
+        assert list(group.runs) == [whole]
+    other = dataclasses.replace(early, rows=[{**whole.rows[0], "models": {"global": {"accuracy": 1.0, "loss": 1.0}}}])
+    with pytest.raises(RunError, match="the scores are not; give one"):
+        groups([whole, other])
 
 
 def test_runs_whose_split_is_not_known_are_no_pairs() -> None:

@@ -200,6 +200,8 @@ def test_runs_go_into_the_ledger_and_come_back(small: str, tmp_path: Path) -> No
     facts = ledger.read(book)[0].facts
     assert {"date", "commit", "semifed", "rounds", "bytes", "seconds", "split"} <= set(facts)
     assert call(*words, "--again").line.endswith("goes with --run only; add it")
+    elsewhere = call("reproduce", small, "--ledger", str(tmp_path / "elsewhere"))
+    assert (elsewhere.code, "there is no folder" in elsewhere.line) == (2, True)
     for content in ("{}", '{"runs": [{}]}', '{"runs": null}', '{"runs": [1]}'):
         (book / "toy-table.json").write_text(content)
         with pytest.raises(RunError, match="not a file of the ledger"):
@@ -231,7 +233,7 @@ def test_a_reduced_scale_is_another_experiment(small: str, tmp_path: Path) -> No
 
 def test_runs_that_cannot_fill_a_cell_are_left_out_and_named(small: str, tmp_path: Path) -> None:
     words = ["reproduce", small, "--ledger", str(tmp_path / "book"), "--out", str(tmp_path / "out")]
-    said = call(*words)
+    said = call(*words, "--record")
     assert (said.code, "out: there is no such folder" in said.line) == (4, True)  # a typing error is no empty table
     cell = presets.read(small).cells[0].experiment
     for name in ("good", "killed", "changed", "foreign", "other"):

@@ -136,6 +136,15 @@ def test_alarms_that_go_on_side_by_side_are_told_once_each(runs: Path, tmp_path:
     assert found == [("collapse: all", 1, 3), ("client 2: odder", 1, 4)]
 
 
+def test_a_run_that_is_given_twice_is_one(runs: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(runs / "fedavg+-0", tmp_path / "copy")
+    once, twice = content(collect([runs / "fedavg+-0"])), content(collect([runs / "fedavg+-0", copy]))
+    assert (once.pop("copies"), twice.pop("copies")) == (0, 1)
+    assert once == twice
+    page = write_report([runs / "fedavg+-0", copy], tmp_path / "page.html").read_text()
+    assert "1 run, 1 series, 1 seed, 1 run given twice" in page
+
+
 def test_of_many_alarms_a_collapse_is_told_first_and_none_is_left_out(runs: Path) -> None:
     found = content(collect([runs / "fedavg+-0"]))
     kinds = [*(f"client {number}" for number in range(30)), "collapse"]

@@ -77,7 +77,7 @@ def reproduce(
         raise SettingError("--again: goes with --run only; add it")
     preset = presets.read(name, scale)
     cells = presets.chosen(preset, wanted)
-    entries = ledger.read(ledger_dir)
+    entries = ledger.read(ledger_dir, begins=record)
     place = out or Path("runs") / "reproduce" / name.replace("/", "-")
     points = missing(cells, seeds, None if again else ledger.Book(entries)) if run_missing or dry_run else []
     if dry_run:

@@ -53,8 +53,10 @@ def _defaults(experiment: Experiment) -> dict[str, Any]:
     return dict(vars(type(experiment.method)()))
 
 
-def read(folder: Path | None = None) -> list[Entry]:
-    """Every run in the ledger."""
+def read(folder: Path | None = None, begins: bool = False) -> list[Entry]:
+    """Every run in the ledger; a folder of one's own must be there, unless the ledger begins with this."""
+    if folder and not begins and not folder.is_dir():
+        raise SettingError(f"--ledger: there is no folder {folder}; give that of a ledger, or begin one by --record")
     found = []
     for path in sorted((folder or home()).glob("*.json")):
         for run in _read_file(path):

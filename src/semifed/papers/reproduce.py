@@ -1,7 +1,7 @@
 """A paper's table beside ours: filled from the ledger and from runs, and run where asked.
 
 preset = presets.read("fedsiam/table5")
-lines = fill(preset.cells, preset.round, Book(ledger.read()), seeds=3)
+lines = fill(preset.cells, preset.round, Book(ledger.read()))
 """
 
 import json

@@ -25,6 +25,7 @@ def content(runs: Sequence[StoredRun]) -> Plain:
         "splits": splits,
         "parts": [one for group in found for run in group.runs if (one := parts_of(run))],
         "runs": [_run(run, place) for place, group in enumerate(found) for run in group.runs],
+        "copies": len(runs) - sum(len(group.runs) for group in found),
     }
 
 

@@ -23,9 +23,10 @@ def page(content: Plain, title: str) -> str:
     """The page as text; whatever users have named goes through `html.escape` or stands in JSON that ends no script."""
     runs, groups = content["runs"], content["groups"]
     seeds = len({run["seed"] for run in runs})
+    twice = f", {_count(content['copies'], 'run')} given twice" if content["copies"] else ""
     parts = {
         "TITLE": html.escape(title),
-        "SUBTITLE": f"{_count(len(runs), 'run')}, {_count(len(groups), 'series', '')}, {_count(seeds, 'seed')}",
+        "SUBTITLE": f"{_count(len(runs), 'run')}, {_count(len(groups), 'series', '')}, {_count(seeds, 'seed')}{twice}",
         "VERSION": html.escape(__version__),
         "DATE": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "CSS": _asset(_STYLE),

@@ -72,6 +72,12 @@ class StoredRun:
         """The rounds that the experiment asks for."""
         return int(self.experiment["train"]["rounds"])
 
+    @property
+    def lot(self) -> tuple[int, str] | None:
+        """What two runs must share to be a pair: the seed, and who holds what; None where that is not known."""
+        split = self.environment.get("split")
+        return (self.seed, str(split)) if split else None
+
     def split(self) -> Scenario:
         """Who holds what in this run."""
         return Scenario.load(self.path / "split.safetensors")
@@ -180,7 +186,7 @@ def _read_rows(path: Path) -> list[Row]:
 
 
 def groups(runs: Sequence[StoredRun]) -> list[Group]:
-    """Runs of one experiment put together, in the order of their first run, each named by what tells it apart."""
+    """Runs of one experiment put together, each once, in the order of their first, named by what tells them apart."""
     settings = {run: _essence(run) for run in runs}
     names = _telling(runs, settings)
     found: dict[str, list[StoredRun]] = {}
@@ -188,8 +194,30 @@ def groups(runs: Sequence[StoredRun]) -> list[Group]:
         found.setdefault(json.dumps([settings[run], run.changed], sort_keys=True, default=str), []).append(run)
     labels = [_label(of[0], settings[of[0]], names) for of in found.values()]
     return [
-        Group(label, sorted(of, key=lambda run: run.seed)) for label, of in zip(labels, found.values(), strict=True)
+        Group(label, sorted(_once(of), key=lambda run: run.seed))
+        for label, of in zip(labels, found.values(), strict=True)
     ]
+
+
+def _once(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """Without copies: the same run given twice is no second seed. Of a run and what it was before, the later counts."""
+    found: dict[Any, StoredRun] = {}
+    for run in runs:
+        first = found.setdefault(run.lot or run.path, run)
+        if not _agree(first, run):
+            raise RunError(
+                f"{first.path} and {run.path}: experiment, seed and split are the same, the scores are not; give one"
+            )
+        if (run.done, len(run.rows)) > (first.done, len(first.rows)):
+            found[run.lot or run.path] = run
+    return list(found.values())
+
+
+def _agree(one: StoredRun, other: StoredRun) -> bool:
+    """Whether they have the same scores, as far as both have come."""
+    if one.done and other.done:
+        return bool(one.summary["models"] == other.summary["models"])
+    return all(mine["models"] == theirs["models"] for mine, theirs in zip(one.rows, other.rows, strict=False))
 
 
 def flat(tables: Mapping[str, Any], place: str = "") -> dict[str, Any]:

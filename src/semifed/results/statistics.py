@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from semifed.errors import RunError, SettingError
+from semifed.errors import SettingError
 from semifed.results.collection import StoredRun, groups
 from semifed.settings import nearest
 
@@ -99,19 +99,7 @@ def compare(runs: Sequence[StoredRun], target: float | None = None, model: str |
     known = dict.fromkeys(name for run in done for name in run.summary["models"])
     if model is not None and done and model not in known:
         raise SettingError(f"--model: no run has a model {model!r}; {nearest(model, known)}")
-    return [_comparison(group.label, _once(group.runs), target, model) for group in groups(done)]
-
-
-def _once(runs: Sequence[StoredRun]) -> list[StoredRun]:
-    """Without copies: the same run given twice is no second seed."""
-    found: dict[Any, StoredRun] = {}
-    for run in runs:
-        first = found.setdefault(_lot(run) or run.path, run)
-        if first.summary["models"] != run.summary["models"]:
-            raise RunError(
-                f"{first.path} and {run.path}: experiment, seed and split are the same, the scores are not; give one"
-            )
-    return list(found.values())
+    return [_comparison(group.label, group.runs, target, model) for group in groups(done)]
 
 
 def _comparison(label: str, runs: Sequence[StoredRun], target: float | None, model: str | None) -> Comparison:
@@ -158,8 +146,8 @@ def pair_up(found: Sequence[Comparison], reference: Comparison) -> list[Pair]:
 
 
 def _pair(one: Comparison, other: Comparison) -> Pair:
-    theirs = {lot: run for run in other.runs if (lot := _lot(run))}
-    both = [(run, theirs[lot]) for run in one.runs if (lot := _lot(run)) in theirs]
+    theirs = {run.lot: run for run in other.runs if run.lot}
+    both = [(run, theirs[run.lot]) for run in one.runs if run.lot in theirs]
     differences = [_last(mine, one.model) - _last(other_run, other.model) for mine, other_run in both]
     p = None
     if len(differences) > 1:
@@ -179,12 +167,6 @@ def _t_test(differences: Sequence[float]) -> float | None:
 def _special() -> Any:
     """Student's distribution. Here, because scipy takes as long to import as all of semifed."""
     return importlib.import_module("scipy.special")
-
-
-def _lot(run: StoredRun) -> tuple[int, str] | None:
-    """What two runs must share to be a pair: the seed, and who holds what; None where that is not known."""
-    split = run.environment.get("split")
-    return (run.seed, str(split)) if split else None
 
 
 def _last(run: StoredRun, model: str) -> float:
