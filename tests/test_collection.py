@@ -47,6 +47,14 @@ def test_a_sweep_is_read_in_the_order_of_its_grid(grid: Path) -> None:
     assert [one.name for one in collect([grid / "runs"])] == sorted(one.name for one in found)
 
 
+def test_a_folder_of_runs_and_sweeps_is_both(grid: Path, finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(grid, tmp_path / "b")
+    for name in ("a", "c"):
+        shutil.copytree(finished, tmp_path / name)
+    (tmp_path / "d").mkdir()
+    assert [one.path.parent.name for one in collect([tmp_path])] == [tmp_path.name, *["runs"] * 4, tmp_path.name]
+
+
 def test_runs_of_one_experiment_are_one_group(grid: Path) -> None:
     found = groups(collect([grid]))
     assert [(group.label, [one.seed for one in group.runs]) for group in found] == [
@@ -76,6 +84,21 @@ def test_a_run_that_was_changed_on_the_way_is_a_group_of_its_own(stopped: Path, 
     (stopped / "overrides.txt").write_text(rounds + rate)
     labels = [group.label for group in groups(collect([stopped, finished]))]
     assert labels == [f"fedavg, {rate.strip()}", "fedavg"]
+
+
+def test_a_copy_that_does_not_say_its_split_is_no_second_seed(finished: Path, tmp_path: Path) -> None:
+    for name in ("copy", "more"):
+        shutil.copytree(finished, tmp_path / name)
+        (tmp_path / name / "environment.json").unlink()
+    for given in ([tmp_path], [tmp_path / "copy", finished]):
+        (group,) = groups(collect(given))
+        assert len(group.runs) == 1
+    rows = tmp_path / "more" / "rounds.jsonl"
+    rows.write_text(rows.read_text().replace('"accuracy": ', '"accuracy": 1'))
+    summary = summary_in(tmp_path / "more") | {"status": "stopped"}
+    (tmp_path / "more" / "summary.json").write_text(json.dumps(summary))
+    (group,) = groups(collect([tmp_path]))
+    assert len(group.runs) == 2
 
 
 def test_a_run_under_way_is_read_up_to_its_last_whole_line(stopped: Path) -> None:
@@ -114,10 +137,12 @@ def test_a_folder_that_holds_no_run_is_named(tmp_path: Path) -> None:
         ("rounds.jsonl", "no JSON\n", "is damaged"),
         ("rounds.jsonl", "1\n", "is damaged"),
         ("rounds.jsonl", '{"round": 1}\n', "is damaged"),
+        ("rounds.jsonl", '{"round": 1, "models": {}, "bytes": {}, "refused": {}, "seconds": 1}\n', "is damaged"),
         ("rounds.jsonl", "", "lacks rounds that summary.json counts"),
         ("summary.json", '{"status": "finished"}', "is damaged"),
         ("experiment.toml", 'method = "my.own"\n', "there is no method 'my.own'"),
         ("experiment.toml", 'seed = "x"\n', "seed: expected"),
+        ("experiment.toml", "", "is damaged or not of a run"),
     ],
 )
 def test_what_is_damaged_is_named(name: str, content: str, said: str, finished: Path, tmp_path: Path) -> None:

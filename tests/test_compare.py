@@ -188,12 +188,14 @@ def test_latex_is_escaped() -> None:
     assert r"m\_1 & \% \\" in text
     assert r"{}[a] \& b & 97.1 $\pm$ 0.1 \\" in text
     assert r"\begin{tabular}{lr}" in text
+    assert r"a-b|c & $-$6.20 \\".replace("|", r"\textbar{}") in latex(TextTable(["a", "b"], [["a-b|c", "-6.20"]]))
 
 
 def test_the_command_compares_folders(finished: Path, stopped: Path, tmp_path: Path) -> None:
     said = call("compare", str(finished), str(stopped), "--target", "20")
     assert (said.code, "1 runs are not finished and left out: stopped" in said.err) == (0, True)
     assert "rounds to 20%" in said.out
+    assert "fedavg is the only line" in call("compare", str(finished), "--pairs", "--format", "csv").line
     copy = shutil.copytree(finished, tmp_path / "copy")
     assert "1 runs are left out, as copies of others" in call("compare", str(finished), str(copy)).err
     summary = summary_in(copy) | {"status": "collapsed"}
@@ -216,8 +218,15 @@ def test_two_tables_are_apart(finished: Path, tmp_path: Path) -> None:
     assert "|\n\n**Last rounds on equal seeds and splits, paired t-test**\n\n| runs |" in said.out
 
 
+def _has_booktabs() -> bool:
+    """Whether pdflatex and the package of the rules are there; Debian has them in two."""
+    if not (shutil.which("pdflatex") and (find := shutil.which("kpsewhich"))):
+        return False
+    return subprocess.run([find, "booktabs.sty"], capture_output=True, check=False).returncode == 0
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed (Debian: texlive-latex-base)")
+@pytest.mark.skipif(not _has_booktabs(), reason="LaTeX is not installed (Debian: texlive-latex-recommended)")
 def test_latex_compiles(tmp_path: Path) -> None:
     found = compare([*RUNS, *(made("odd_name & 100% #1", seed, 50.0, 60.0 + seed) for seed in range(3))], target=88)
     tables = [latex(comparison_table(found, 88)), latex(pair_table(pair_up(found, found[0])))]

@@ -61,6 +61,25 @@ def test_what_never_begins_does_not_keep_it_waiting(sweep: Path) -> None:
     assert "call the sweep again" in lines[2].note
 
 
+def test_a_run_without_rounds_is_as_old_as_its_experiment(sweep: Path) -> None:
+    folder = sweep / "runs" / "going"
+    for name in ("rounds.jsonl", "summary.json"):
+        (folder / name).unlink(missing_ok=True)
+    assert Watched([folder]).look()[0].status == "running"
+    os.utime(folder / "experiment.toml", (0, 0))
+    assert Watched([folder]).look()[0].status == "quiet"
+
+
+def test_a_damaged_run_is_a_line_and_the_others_go_on(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (sweep / "runs" / "going" / "rounds.jsonl").write_text("spilt\n")
+    lines = Watched([sweep]).look()
+    assert [line.status for line in lines] == ["finished", "damaged", "waiting"]
+    assert "rounds.jsonl: is damaged" in lines[1].note
+    above = tmp_path_factory.mktemp("above")
+    shutil.copytree(sweep, above / "sweep")
+    assert [line.status for line in Watched([above]).look()] == [line.status for line in lines]
+
+
 def test_once_prints_and_ends(sweep: Path) -> None:
     said = call("watch", str(sweep), "--once")
     assert (said.code, said.err) == (0, "")

@@ -1,6 +1,8 @@
 """Writers for other tools: what they get, that they are off by default, and that none can end a run."""
 
+import shutil
 import sys
+import time
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -177,3 +179,30 @@ def test_mlflow_itself_in_a_data_base_file(tmp_path: Path, monkeypatch: pytest.M
     assert [(one.step, one.value) for one in history] == [
         (row["round"], row["models"]["global"]["accuracy"]) for row in record.rows
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_an_mlflow_run_that_goes_on_is_the_same_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    log, stop = Log(["mlflow"], tmp_path / "run"), stop_after(2)
+
+    def watch(event: Event) -> None:
+        log(event)
+        stop(event)
+
+    with pytest.raises(KeyboardInterrupt), log:
+        semifed.run(experiment(), tmp_path / "run", watch=watch)
+    with Log(["mlflow"], tmp_path / "run") as log:
+        record = semifed.run(None, tmp_path / "run", resume=True, watch=log)
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("semifed").experiment_id])
+    assert run.info.status == "FINISHED"
+    history = client.get_metric_history(run.info.run_id, "seconds")
+    assert [one.step for one in history] == [row["round"] for row in record.rows]
+    shutil.rmtree(tmp_path / "run")
+    time.sleep(1.1)  # the moment at which a run began tells it from what was there
+    with Log(["mlflow"], tmp_path / "run") as log:
+        semifed.run(experiment(), tmp_path / "run", watch=log)
+    assert len(client.search_runs([run.info.experiment_id])) == 2

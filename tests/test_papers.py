@@ -152,7 +152,7 @@ def test_cells_are_filled_by_settings(small: str) -> None:
     one, two, same = preset.cells
     scores = {"online": {"last": 50.0, "kept": 51.0}, "target": {"last": 60.0, "best": 62.0, "kept": 61.0}}
     entries = [Entry(settings_of(two.experiment), seed, scores, {}) for seed in (0, 1)]
-    lines = fill(preset.cells, "kept", Book(entries))
+    lines = fill(preset.cells, "kept", 3, Book(entries))
     assert [line.seeds for line in lines] == [[], [0, 1], []]
     assert (lines[1].ours, lines[1].last, lines[1].difference) == ([61, 61], [60, 60], 11)
     assert [row[-1] for row in text_table(preset, lines, 3).rows] == [
@@ -215,13 +215,40 @@ def test_a_dry_run_says_what_is_missing_and_what_it_takes(small: str, tmp_path: 
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_dry_run_leaves_out_what_is_finished(small: str, tmp_path: Path) -> None:
+    words = ["reproduce", small, "--ledger", str(tmp_path), "--out", str(tmp_path / "out"), "--seeds", "1", "--run"]
+    assert call(*words, "--quiet", "--method", "one").code == 0
+    names = [one["name"] for one in json.loads(call(*words, "--dry-run", "--json").out)["runs"]]
+    assert len(names) == len(missing(presets.read(small).cells, 1)) - 1
+
+
+def test_seeds_are_counted_from_0(small: str) -> None:
+    preset = presets.read(small)
+    scores = {"global": {"last": 50.0, "best": 50.0, "kept": 51.0}}
+    entries = [Entry(settings_of(preset.cells[0].experiment), seed, scores, {}) for seed in (0, 1, 3)]
+    found = [fill(preset.cells, "kept", seeds, Book(entries))[0].seeds for seeds in (1, 2, 3, 4)]
+    assert found == [[0], [0, 1], [0, 1], [0, 1, 3]]
+
+
+def test_each_scale_has_its_own_folder(small: str) -> None:
+    assert [presets.read(small, scale).folder for scale in presets.scales(small)] == ["toy-table", "toy-table-reduced"]
+
+
+def test_what_fills_no_cell_is_said_and_begins_no_ledger(small: str, finished: Path, tmp_path: Path) -> None:
+    words = ["reproduce", small, "--ledger", str(tmp_path / "book"), "--out", str(finished), "--record"]
+    said = call(*words)
+    assert f"1 runs fill no cell of {small}: finished" in said.err
+    assert "0 runs recorded" in said.err
+    assert not (tmp_path / "book").exists()
+
+
 def test_a_reduced_scale_is_another_experiment(small: str, tmp_path: Path) -> None:
     cell = presets.read(small, "reduced").cells[0]
     run(cell.experiment, tmp_path / "run")
     entries = [ledger.entry(one) for one in collect([tmp_path / "run"])]
-    paper = fill(presets.read(small).cells, "last", Book(entries))
+    paper = fill(presets.read(small).cells, "last", 3, Book(entries))
     preset = presets.read(small, "reduced")
-    reduced = fill(preset.cells, "last", Book(entries))
+    reduced = fill(preset.cells, "last", 3, Book(entries))
     assert [len(line.seeds) for line in paper] == [0, 0, 0]
     assert [len(line.seeds) for line in reduced] == [1, 0, 1]
     assert [one["last"] for one in records(preset, reduced)][1] is None
@@ -259,7 +286,7 @@ def test_a_collapsed_run_is_said_in_its_cell(small: str) -> None:
     entries = [
         Entry(settings, seed, scores, {"status": status}) for seed, status in enumerate(["finished", "collapsed"])
     ]
-    lines = fill(preset.cells, "kept", Book(entries))
+    lines = fill(preset.cells, "kept", 3, Book(entries))
     assert text_table(preset, lines, 2).rows[0][-1] == "1 of 2 collapsed and ended early"
 
 

@@ -180,6 +180,13 @@ def test_a_damaged_list_of_runs_is_told_in_one_line(runs: object, tmp_path: Path
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("over", [3, {"seed": 3}, ["seed"]])
+def test_a_damaged_list_of_what_is_varied_too(over: object, unbroken: Path, tmp_path: Path) -> None:
+    content = read_json(unbroken / "sweep.json")
+    (tmp_path / "sweep.json").write_text(json.dumps(content | {"over": over}), "utf-8")
+    assert "sweep.json: is damaged" in call("sweep", "--out", str(tmp_path)).line
+
+
 def test_a_damaged_run_does_not_end_the_others(unbroken: Path, tmp_path: Path) -> None:
     shutil.copytree(unbroken, tmp_path / "sweep")
     (tmp_path / "sweep" / "runs" / NAMES[1] / "rounds.jsonl").write_text("{\n", "utf-8")
@@ -193,6 +200,12 @@ def test_a_dry_run_is_of_what_is_left(unbroken: Path) -> None:
     said = call("sweep", "--out", str(unbroken), "--dry-run")
     assert (said.code, said.out) == (0, "4 of 4 runs are finished\n")
     assert "--jobs" in call("sweep", "--out", str(unbroken), "--dry-run", "--jobs", "0").line
+    before = [contents(unbroken / "runs" / name) for name in NAMES], (unbroken / "sweep.json").read_bytes()
+    words = ["sweep", *sets(*TINY, "train.rounds=3", "client.lr=0.25"), "--over", "method=fedavg,fedavg+"]
+    words += ["--over", "seed=0,1", "--dry-run"]
+    assert "the experiment has changed" in call(*words, "--out", str(unbroken)).line
+    assert "holds other things" in call(*words, "--out", str(unbroken / "runs" / NAMES[0])).line
+    assert before == ([contents(unbroken / "runs" / name) for name in NAMES], (unbroken / "sweep.json").read_bytes())
 
 
 def test_threads_are_not_forked() -> None:
@@ -209,6 +222,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").touch()
     with pytest.raises(RunError, match="not the folder of a sweep"):
         sweep(EXPERIMENT, OVER, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
     with pytest.raises(SettingError, match="--jobs"):
         sweep(EXPERIMENT, OVER, tmp_path, jobs=0)
 

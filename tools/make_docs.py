@@ -213,7 +213,7 @@ def ledger_pages() -> dict[Path, str]:
         "|---|---:|---:|---:|---:|",
     ]
     for name in presets.names():
-        lines = reproduce.fill(presets.read(name).cells, presets.read(name).round, book)
+        lines = reproduce.fill(presets.read(name).cells, presets.read(name).round, SEEDS, book)
         filled = [line for line in lines if line.seeds]
         page = preset_page(name, book)
         path = DOCS / "results" / f"{name.replace('/', '-')}.md"
@@ -243,7 +243,7 @@ def preset_page(name: str, book: ledger.Book) -> str:
     parts = []
     for scale in presets.scales(name):
         now = presets.read(name, scale)
-        lines = reproduce.fill(now.cells, now.round, book)
+        lines = reproduce.fill(now.cells, now.round, SEEDS, book)
         filled = [line for line in lines if line.seeds]
         if not filled:
             continue

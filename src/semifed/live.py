@@ -11,12 +11,13 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from semifed.results.collection import SWEEP_LOCK, StoredRun, planned, read_run, run_folders
+from semifed.errors import RunError
+from semifed.results.collection import SWEEP_LOCK, StoredRun, parts, planned, read_run, run_folders
 from semifed.results.record import Row
 from semifed.terminal import table
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-ENDED = ("finished", "collapsed", "stopped", "failed")
+ENDED = ("finished", "collapsed", "stopped", "failed", "damaged")
 QUIET_AFTER, FIRST_ROUND = 120.0, 3600.0
 """Seconds without a round, beyond ten times the usual, or without a first, after which a run may have been killed."""
 
@@ -50,15 +51,21 @@ class Watched:
     def look(self) -> list[Line]:
         """All runs as they stand now, those that have not begun among them."""
         lines = list[Line]()
-        for path in {path.resolve(): path for path in self.paths}.values():
+        for path in {part.resolve(): part for given in self.paths for part in parts(given)}.values():
             folders = run_folders(path)
-            ages = [_age(folder / "rounds.jsonl") for folder in folders]
-            begun = [line_of(self._read(folder), age) for folder, age in zip(folders, ages, strict=True)]
+            ages = [_age(folder / "rounds.jsonl") or _age(folder / "experiment.toml") for folder in folders]
+            begun = [self._line(folder, age) for folder, age in zip(folders, ages, strict=True)]
             going = any(line.status == "running" for line in begun)
             quiet = not going and min([_age(path / SWEEP_LOCK), *ages]) > QUIET_AFTER
             there = {line.name for line in begun}
             lines += [*begun, *(_not_begun(name, quiet) for name in planned(path) if name not in there)]
         return lines
+
+    def _line(self, folder: Path, age: float) -> Line:
+        try:
+            return line_of(self._read(folder), age)
+        except RunError as error:  # the others go on
+            return Line(folder.name, "damaged", 0, 0, None, None, [], None, 0, str(error))
 
     def _read(self, folder: Path) -> StoredRun:
         stamp = [_stamp(folder / name) for name in ("experiment.toml", "rounds.jsonl", "summary.json")]
@@ -136,7 +143,7 @@ def duration(seconds: float) -> str:
 
 def picture(lines: Sequence[Line], most: int | None = None) -> RenderableType:
     """The table of all runs; where there is no room for all, those that run come first."""
-    order = {"running": 0, "quiet": 1, "failed": 2, "stopped": 3, "waiting": 5}
+    order = {"running": 0, "quiet": 1, "failed": 2, "damaged": 2, "stopped": 3, "waiting": 5}
     shown = sorted(lines, key=lambda line: order.get(line.status, 4))[:most] if most else lines
     made = table(
         ["run", "status", "round", "accuracy %", "best %", "", "left", "alarms"],

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from semifed.commands import options
-from semifed.errors import RunError
+from semifed.errors import RunError, SettingError
 from semifed.results.collection import StoredRun, collect, unsaid
 from semifed.results.comparison import comparison_table, pair_table
 from semifed.results.statistics import Comparison, find, pair_up
@@ -49,6 +49,8 @@ def compare(
     _say_what_counts(stored, found)
     if not found:
         raise RunError("compare: no run is finished yet; wait, or go on with them by --resume")
+    if pairs and len(found) == 1:
+        raise SettingError(f"--pairs: {found[0].label} is the only line; give runs of another one to test it against")
     tests = pair_up(found, find(found, against))
     if as_json:
         answer = {"groups": [one.record() for one in found], "pairs": [pair.record() for pair in tests]}

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from semifed.commands import options
-from semifed.report import write_report
+from semifed.report import check_page, write_report
 from semifed.report.figures import write_figures
 
 
@@ -28,6 +28,7 @@ def report(runs: Sequence[Path], out: Path, title: str, figures: Path | None, as
     semifed report sweeps/first -o report.html
     semifed report runs/a runs/b --figures figures
     """
+    check_page(out)  # before the figures, which take their time
     drawn = write_figures(runs, figures) if figures else []
     page = write_report(runs, out, title)
     if as_json:

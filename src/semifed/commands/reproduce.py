@@ -14,7 +14,7 @@ from semifed.papers import ledger, presets
 from semifed.papers.reproduce import fill, missing, of_cells, records, tally, text_table
 from semifed.results.collection import StoredRun, collect
 from semifed.results.tables import FORMATS
-from semifed.sweeps.sweep import default_jobs
+from semifed.sweeps.sweep import default_jobs, unfinished
 from semifed.terminal import print_table, standard_output, table
 
 
@@ -32,7 +32,9 @@ from semifed.terminal import print_table, standard_output, table
 @click.option("--run", "run_missing", is_flag=True, help="Run the asked cells that the ledger does not have.")
 @click.option("--again", is_flag=True, help="With --run: also those that the ledger has.")
 @click.option("--dry-run", is_flag=True, help="Print the runs of --run and what they will take, and run none.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs (else runs/reproduce/NAME).")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder of the runs (else runs/reproduce/NAME, with the scale)."
+)
 @click.option("--record", is_flag=True, help="Take the finished runs of --out that fill a cell into the ledger.")
 @click.option(
     "--ledger", "ledger_dir", type=click.Path(path_type=Path), help="Folder of the ledger (else the project's)."
@@ -78,17 +80,21 @@ def reproduce(
     preset = presets.read(name, scale)
     cells = presets.chosen(preset, wanted)
     entries = ledger.read(ledger_dir, begins=record)
-    place = out or Path("runs") / "reproduce" / name.replace("/", "-")
+    place = out or Path("runs") / "reproduce" / preset.folder
     points = missing(cells, seeds, None if again else ledger.Book(entries)) if run_missing or dry_run else []
     if dry_run:
+        points = unfinished(points, place)
         show(points, jobs or default_jobs(points), data_dir, as_json)
         return
     if points:
         run_watched(points, place, (), jobs, data_dir, quiet)
     runs = _runs_in(place, required=record or bool(out and not run_missing))
     if record:
-        click.echo(f"{ledger.record(name, of_cells(preset.cells, runs), ledger_dir)} runs recorded", err=True)
-    lines = fill(cells, preset.round, ledger.Book([*entries, *map(ledger.entry, runs)]))
+        own = of_cells(preset.cells, runs)
+        if others := [run.name for run in runs if run not in own]:
+            click.echo(f"note: {len(others)} runs fill no cell of {name}: {', '.join(others)}", err=True)
+        click.echo(f"{ledger.record(name, own, ledger_dir)} runs recorded", err=True)
+    lines = fill(cells, preset.round, seeds, ledger.Book([*entries, *map(ledger.entry, runs)]))
     if as_json:
         click.echo(json.dumps(records(preset, lines), indent=2))
     else:

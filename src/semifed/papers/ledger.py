@@ -123,6 +123,8 @@ def record(name: str, runs: Iterable[StoredRun], folder: Path | None = None) -> 
     """Take finished runs into the file of a preset, in place of older ones of the same settings and seed."""
     path = (folder or home()) / f"{name.replace('/', '-')}.json"
     new = [entry(run) for run in runs if not unfit(run)]
+    if not new:
+        return 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.parent / ".lock"):  # else of two that record at once one loses its runs

@@ -60,6 +60,11 @@ class Preset:
     scale: str
     cells: tuple[Cell, ...]
 
+    @property
+    def folder(self) -> str:
+        """What the folder of its runs is called: each scale has its own."""
+        return self.name.replace("/", "-") + ("" if self.scale == PAPER_SCALE else f"-{self.scale}")
+
 
 def home() -> Path:
     """Where the presets are: in the package if it is installed, else in the project's folder."""

@@ -1,7 +1,7 @@
 """A paper's table beside ours: filled from the ledger and from runs, and run where asked.
 
 preset = presets.read("fedsiam/table5")
-lines = fill(preset.cells, preset.round, Book(ledger.read()))
+lines = fill(preset.cells, preset.round, 3, Book(ledger.read()))
 """
 
 import json
@@ -38,11 +38,12 @@ class Line(NamedTuple):
         return None if paper is None or not self.ours else statistics.fmean(self.ours) - paper
 
 
-def fill(cells: Sequence[Cell], round: str, book: Book) -> list[Line]:
-    """Each cell with what is known of it."""
+def fill(cells: Sequence[Cell], round: str, seeds: int, book: Book) -> list[Line]:
+    """Each cell with what is known of its seeds, which are counted from 0."""
     lines = []
     for cell in cells:
-        found = {seed: one for seed, one in book.of(cell.experiment).items() if _model(cell, one)}
+        known = book.of(cell.experiment)
+        found = {seed: one for seed, one in known.items() if 0 <= seed < seeds and _model(cell, one)}
         scores = [one.models[_model(cell, one)] for one in found.values()]
         ours, last, best = ([score[place] for score in scores] for place in (round, "last", "best"))
         lines.append(Line(cell, list(found), ours, last, best, list(found.values())))

@@ -9,7 +9,9 @@ from semifed.report.page import page
 from semifed.results.collection import collect
 from semifed.writing import write_whole
 
-__all__ = ["write_report"]
+__all__ = ["check_page", "write_report"]
+
+_BEGIN = b"<!doctype html"
 
 
 def write_report(paths: Iterable[Path | str], out: Path | str, title: str = "Semifed report") -> Path:
@@ -17,11 +19,28 @@ def write_report(paths: Iterable[Path | str], out: Path | str, title: str = "Sem
     runs, out = collect(paths), Path(out)
     if not runs:
         raise RunError("report: none of these folders holds a run that has begun; give the folder of one that has")
+    check_page(out)
     text = page(content(runs), title)
-    if out.is_dir():
-        raise RunError(f"{out}: is a folder; give the name of a file, such as {out / 'report.html'}")
     try:
         write_whole(out, text.encode())
     except OSError as error:
         raise RunError(f"{out}: cannot be written: {error.strerror}; give another --out") from None
     return out
+
+
+def check_page(out: Path) -> None:
+    """Whether a page can be put there; only an earlier page may be written over."""
+    try:
+        if out.is_dir():
+            raise RunError(f"{out}: is a folder; give the name of a file, such as {out / 'report.html'}")
+        if not out.parent.is_dir():
+            raise RunError(f"{out}: there is no folder {out.parent}; make it, or give another --out")
+        if out.is_file() and out.stat().st_size and not _is_page(out):
+            raise RunError(f"{out}: is there already and is no page of a report; give another --out")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{out}: cannot be written: {getattr(error, 'strerror', error)}; give another --out") from None
+
+
+def _is_page(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_BEGIN)).lower() == _BEGIN

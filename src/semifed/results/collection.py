@@ -31,7 +31,7 @@ _HARMLESS = ("engine.", "train.checkpoint_every:", "train.rounds:")
 _ALWAYS_SAID = ("data", "net.name", "scenario.", "train.rounds")
 """Settings that name a group of runs wherever they differ; others do where runs of one method differ in them."""
 
-_ROW = {"round", "models", "bytes", "refused", "seconds"}
+_ROW = {"round", "models", "terms", "notes", "bytes", "refused", "seconds"}
 """What every row has."""
 
 
@@ -101,20 +101,31 @@ def collect(paths: Iterable[Path | str]) -> list[StoredRun]:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """The folders of the runs that are begun: a run's own, a sweep's, or those that lie in a folder."""
+    """The folders of the runs that are begun: a run's own, a sweep's, or those of all that lie in a folder."""
+    return [run for part in parts(path) for run in _begun(part)]
+
+
+def parts(path: Path) -> list[Path]:
+    """The folders of runs and sweeps that are meant: this one, or those that lie in it."""
     try:
-        begun_here, is_folder = (path / "experiment.toml").is_file(), path.is_dir()
-    except (OSError, ValueError):  # a name that is too long
-        begun_here = is_folder = False
-    if begun_here:
-        return [path]
-    if not is_folder:
-        raise RunError(f"{path}: there is no such folder; give the folder of a run or of a sweep")
-    inner = path / RUNS if (path / SWEEP_FILE).is_file() else path
-    begun = [place for place in inner.iterdir() if (place / "experiment.toml").is_file()] if inner.is_dir() else []
-    if not begun and inner == path:
+        found = [path] if _is_part(path) else sorted(filter(_is_part, path.iterdir()))
+    except (OSError, ValueError):  # not there, no folder, or a name that is too long
+        raise RunError(f"{path}: there is no such folder; give the folder of a run or of a sweep") from None
+    if not found:
         raise RunError(f"{path}: holds no run; give the folder of a run or of a sweep")
-    order = {name: place for place, name in enumerate(planned(path))}
+    return found
+
+
+def _is_part(path: Path) -> bool:
+    return (path / "experiment.toml").is_file() or (path / SWEEP_FILE).is_file()
+
+
+def _begun(part: Path) -> list[Path]:
+    """A run itself, or the begun runs of a sweep in the order of its grid."""
+    if (part / "experiment.toml").is_file():
+        return [part]
+    inner, order = part / RUNS, {name: place for place, name in enumerate(planned(part))}
+    begun = [place for place in inner.iterdir() if (place / "experiment.toml").is_file()] if inner.is_dir() else []
     return sorted(begun, key=lambda place: (order.get(place.name, len(order)), place.name))
 
 
@@ -130,11 +141,13 @@ def planned(path: Path) -> list[str]:
 def read_run(path: Path) -> StoredRun:
     """One run; what it has not written yet is empty."""
     tables = read_toml(path / "experiment.toml")
+    whole, problem = _is_resolved(tables), "is damaged or not of a run; put it back, or give the folder of a run"
     try:
         tables = Experiment.of(tables).tables()
     except SettingError as error:  # a method of the user's own that is not to be had here, or an older file
-        if not _is_resolved(tables):
-            raise RunError(f"{path / 'experiment.toml'}: {error}") from None
+        problem = str(error)
+    if not whole:
+        raise RunError(f"{path / 'experiment.toml'}: {problem}")
     summary = {"status": "begun", **_read_if_there(path / "summary.json")}  # before the rows, which may become more
     rows = _read_rows(path / "rounds.jsonl")
     if summary["status"] in ("begun", "running"):  # what it says is older than the rows
@@ -202,15 +215,21 @@ def groups(runs: Sequence[StoredRun]) -> list[Group]:
 def _once(runs: Sequence[StoredRun]) -> list[StoredRun]:
     """Without copies: the same run given twice is no second seed. Of a run and what it was before, the later counts."""
     found: dict[Any, StoredRun] = {}
-    for run in runs:
-        first = found.setdefault(run.lot or run.path, run)
+    for run in sorted(runs, key=lambda run: run.lot is None):
+        place = run.lot or next((key for key, one in found.items() if _is_copy(run, one)), run.path)
+        first = found.setdefault(place, run)
         if not _agree(first, run):
             raise RunError(
                 f"{first.path} and {run.path}: experiment, seed and split are the same, the scores are not; give one"
             )
         if (run.done, len(run.rows)) > (first.done, len(first.rows)):
-            found[run.lot or run.path] = run
+            found[place] = run
     return list(found.values())
+
+
+def _is_copy(run: StoredRun, other: StoredRun) -> bool:
+    """Whether a run that does not say its split is another one once more."""
+    return run.seed == other.seed and bool(run.rows) and bool(other.rows) and _agree(run, other)
 
 
 def _agree(one: StoredRun, other: StoredRun) -> bool:

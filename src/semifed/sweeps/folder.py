@@ -25,6 +25,7 @@ _NAME = re.compile(r"[\w,=+-][\w.,=+-]*", re.ASCII)
 @contextmanager
 def taken(path: Path) -> Iterator[None]:
     """Have the folder of a sweep to oneself."""
+    _check_place(path)  # before it has a lock of ours
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path / SWEEP_LOCK)
@@ -42,10 +43,8 @@ def taken(path: Path) -> Iterator[None]:
 
 def record(path: Path, points: Sequence[Point], over: Sequence[Axis]) -> None:
     """Write which runs there are; those that an earlier call has begun stay, and must be what they were."""
-    _check_place(path)
+    check(path, points)
     before, varied = _entries(path), _over(path)
-    for point in points:
-        _check_same(path, point, before)
     entries = {**before, **{point.name: point.experiment.tables() for point in points}}
     content = {
         "semifed": __version__,
@@ -56,6 +55,14 @@ def record(path: Path, points: Sequence[Point], over: Sequence[Axis]) -> None:
         write_json(path / SWEEP_FILE, content)
     for name in (RUNS, LOGS):
         (path / name).mkdir(exist_ok=True)
+
+
+def check(path: Path, points: Sequence[Point]) -> None:
+    """Whether these runs can be made in this folder, or go on there."""
+    _check_place(path)
+    before = _entries(path)
+    for point in points:
+        _check_same(path, point, before)
 
 
 def recorded(path: Path) -> list[Point]:
@@ -81,13 +88,17 @@ def _entries(path: Path) -> dict[str, Any]:
 
 def _over(path: Path) -> dict[str, list[str]]:
     """What the runs that are there were varied over."""
-    over = read_json(path / SWEEP_FILE).get("over") if (path / SWEEP_FILE).is_file() else {}
-    return {key: list(values) for key, values in over.items()} if isinstance(over, dict) else {}
+    over = read_json(path / SWEEP_FILE).get("over", {}) if (path / SWEEP_FILE).is_file() else {}
+    if not isinstance(over, dict) or not all(isinstance(values, list) for values in over.values()):
+        raise RunError(f"{path / SWEEP_FILE}: is damaged; put it back from a copy")
+    return over
 
 
 def _check_place(path: Path) -> None:
     known = {SWEEP_LOCK, f"{SWEEP_FILE}.partial"}  # the second is what a kill leaves
-    if not (path / SWEEP_FILE).exists() and any(place.name not in known for place in path.iterdir()):
+    if not path.is_dir() or (path / SWEEP_FILE).exists():
+        return
+    if any(place.name not in known for place in path.iterdir()):
         raise RunError(f"{path}: holds other things and is not the folder of a sweep; give another --out")
 
 

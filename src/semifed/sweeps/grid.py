@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +42,7 @@ def axis(text: str) -> Axis:
     values = [part for item in _split(rest) for part in _expand(item, text)]
     if not sign or not key.strip() or not all(values) or not values:
         raise SettingError(f"--over {text}: expected key=value,value or key=0..4, such as seed=0..2")
-    twice = next((value for value in values if values.count(value) > 1), None)
+    twice = next((value for value, count in Counter(values).items() if count > 1), None)
     if twice is not None:
         raise SettingError(f"--over {text}: {twice} stands there twice; name it once")
     return Axis(key.strip(), tuple(values))

@@ -72,7 +72,8 @@ def run_points(
 
 
 def unfinished(given: Sequence[Point], out: Path | str) -> list[Point]:
-    """Those whose runs are not done in the folder of a sweep."""
+    """Those whose runs are not done in the folder of a sweep, which must be one that takes them."""
+    folders.check(Path(out), given)
     folders_of = {point.name: Path(out) / RUNS / point.name for point in given}
     return [point for point in given if not (is_begun(at := folders_of[point.name]) and read_run(at).done)]
 
