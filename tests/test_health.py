@@ -169,6 +169,15 @@ def test_48_far_more_of_a_class_than_the_others(last: list[float], others: list[
     assert odd_clients(seen, 0) == []
 
 
+@pytest.mark.parametrize(("most", "rest"), [(0.5, 0.0), (0.3, 0.05)])
+def test_48_where_each_holds_other_classes_the_odd_one_is_farther_out(most: float, rest: float) -> None:
+    own = [[most if name in (client, (client + 1) % 10) else rest for name in range(10)] for client in range(10)]
+    seen = [Rates(client, rates, 200) for client, rates in enumerate(own)]
+    assert odd_clients(seen, 5.0) == []
+    found = odd_clients([*seen, Rates(10, [0.0, 0.0, 1.0, *[0.0] * 7], 200)], 5.0)
+    assert [one.partition(":")[0] for one in found] == (["client 10"] if rest else [])  # of 2 classes or of 1: both odd
+
+
 @pytest.mark.parametrize(("more", "rows"), [([], 67), (["client.steps=2"], 20), (["client.steps=200"], 67)])
 def test_48_chance_is_that_of_the_rows_looked_at(monkeypatch: pytest.MonkeyPatch, more: list[str], rows: int) -> None:
     """Few steps do not come round to all of a client's rows, and shares of few rows differ more."""

@@ -11,6 +11,8 @@ ALMOST_ALL = 0.95
 MOST = 0.8
 FEWEST = 4
 """With fewer clients in a round nobody can be told from the others."""
+FARTHER = 2.0
+"""So many times as far from the middle as is usual in a round, where clients hold different classes."""
 NEXT_TO_NOTHING = 0.01
 
 
@@ -41,8 +43,9 @@ def odd_clients(seen: Sequence[Rates], deviations: float) -> list[str]:
     """Which clients label far more of their rows as one class than the others of a round: their data may be poisoned.
 
     A deviation is the larger of what clients differ by (from their median absolute difference) and of what chance makes
-    of a client's number of rows, so that clients who hold different classes do not all raise an alarm. Where fewer
-    than most of the rows have labels these are too odd themselves to say anything.
+    of a client's number of rows. Where each client holds other classes every one has some that most do not have, so an
+    odd one must also be farther out than is usual. Where fewer than most of the rows have labels these are too odd
+    themselves to say anything.
     """
     if not deviations or len(seen) < FEWEST or len(seen[0].classes) < 2:
         return []
@@ -52,14 +55,15 @@ def odd_clients(seen: Sequence[Rates], deviations: float) -> list[str]:
         return []
     shares = given / np.maximum(coverage, 1e-9)[:, None]
     middle = np.median(shares, axis=0)
-    spread = 1.4826 * np.median(np.abs(shares - middle), axis=0)
+    away = np.abs(shares - middle)
+    spread, usual = 1.4826 * np.median(away, axis=0), np.median(away.max(1))
     found = []
     for own, one, covered in zip(shares, seen, coverage, strict=True):
         rows = max(one.rows * covered, 1.0)
         chance = np.sqrt(np.clip(middle, 1 / rows, 0.5) / rows)
         beyond = (own - middle) / np.maximum(spread, chance)
         worst = int(beyond.argmax())
-        if beyond[worst] > deviations:
+        if beyond[worst] > deviations and own[worst] - middle[worst] > FARTHER * usual:
             found.append(
                 f"client {one.client}: {own[worst]:.0%} of its pseudo-labels are of class {worst}, "
                 f"where the middle client of the round has {middle[worst]:.0%}"
