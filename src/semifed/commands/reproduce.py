@@ -83,17 +83,13 @@ def reproduce(
     place = out or Path("runs") / "reproduce" / preset.folder
     points = missing(cells, seeds, None if again else ledger.Book(entries)) if run_missing or dry_run else []
     if dry_run:
-        points = unfinished(points, place)
-        show(points, jobs or default_jobs(points), data_dir, as_json)
+        show(left := unfinished(points, place), jobs or default_jobs(left), data_dir, as_json)
         return
     if points:
         run_watched(points, place, (), jobs, data_dir, quiet)
     runs = _runs_in(place, required=record or bool(out and not run_missing))
     if record:
-        own = of_cells(preset.cells, runs)
-        if others := [run.name for run in runs if run not in own]:
-            click.echo(f"note: {len(others)} runs fill no cell of {name}: {', '.join(others)}", err=True)
-        click.echo(f"{ledger.record(name, own, ledger_dir)} runs recorded", err=True)
+        _record(preset, runs, ledger_dir)
     lines = fill(cells, preset.round, seeds, ledger.Book([*entries, *map(ledger.entry, runs)]))
     if as_json:
         click.echo(json.dumps(records(preset, lines), indent=2))
@@ -113,6 +109,13 @@ def _runs_in(place: Path, required: bool) -> list[StoredRun]:
     for why, runs in found.items():
         click.echo(f"note: {len(runs)} runs are left out ({why}): {', '.join(run.name for run in runs)}", err=True)
     return fit
+
+
+def _record(preset: presets.Preset, runs: Sequence[StoredRun], ledger_dir: Path | None) -> None:
+    own = of_cells(preset.cells, runs)
+    if others := [run.name for run in runs if run not in own]:
+        click.echo(f"note: {len(others)} runs fill no cell of {preset.name}: {', '.join(others)}", err=True)
+    click.echo(f"{ledger.record(preset.name, own, ledger_dir)} runs recorded", err=True)
 
 
 def _list() -> None:
