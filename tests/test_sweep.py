@@ -279,7 +279,7 @@ def rounds_in(folder: Path) -> int:
 def test_a_sweep_killed_ten_times_ends_as_one_never_killed(tmp_path: Path) -> None:
     """Ten kills -9 of the whole sweep while runs are under way, then once to the end: the same table."""
     over = ["--over", "method=fedavg+,fedsiam-d", "--over", "seed=0..1"]
-    words = ["sweep", *over, *sets(*TINY, "train.rounds=60"), "--jobs", "2", "--quiet", "--out"]
+    words = ["sweep", *over, *sets(*TINY, "train.rounds=240"), "--jobs", "2", "--quiet", "--out"]
     assert end(start(*words, str(tmp_path / "unbroken")), 900).code == 0
     chance, folder = random.Random(1), tmp_path / "killed"
     for _ in range(10):
