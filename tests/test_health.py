@@ -178,6 +178,12 @@ def test_48_where_each_holds_other_classes_the_odd_one_is_farther_out(most: floa
     assert [one.partition(":")[0] for one in found] == (["client 10"] if rest else [])  # of 2 classes or of 1: both odd
 
 
+def test_48_a_class_that_nobody_else_has_does_not_hide_what_is_odd() -> None:
+    others = [[0.25 + shift, 0.35 - shift, 0.4, 0.0] for shift in (0.0, 0.05, 0.1, 0.15, 0.2)]
+    seen = [Rates(client, rates, 200) for client, rates in enumerate([*others, [0.04, 0.04, 0.8, 0.12]])]
+    assert [one.partition(" its")[0] for one in odd_clients(seen, 5.0)] == ["client 5: 80% of"]
+
+
 @pytest.mark.parametrize(("more", "rows"), [([], 67), (["client.steps=2"], 20), (["client.steps=200"], 67)])
 def test_48_chance_is_that_of_the_rows_looked_at(monkeypatch: pytest.MonkeyPatch, more: list[str], rows: int) -> None:
     """Few steps do not come round to all of a client's rows, and shares of few rows differ more."""

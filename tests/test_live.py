@@ -75,6 +75,8 @@ def test_a_damaged_run_is_a_line_and_the_others_go_on(sweep: Path, tmp_path_fact
     lines = Watched([sweep]).look()
     assert [line.status for line in lines] == ["finished", "damaged", "waiting"]
     assert "rounds.jsonl: is damaged" in lines[1].note
+    (sweep / "runs" / "going" / "experiment.toml").write_text("= spilt")
+    assert [line.status for line in Watched([sweep]).look()] == ["finished", "damaged", "waiting"]
     above = tmp_path_factory.mktemp("above")
     shutil.copytree(sweep, above / "sweep")
     assert [line.status for line in Watched([above]).look()] == [line.status for line in lines]

@@ -200,11 +200,9 @@ def test_runs_that_cannot_be_shown_are_refused_in_one_line(runs: Path, tmp_path:
     assert "there is no such folder" in call("report", str(tmp_path / "none"), "-o", str(tmp_path / "x.html")).line
     assert "holds no run" in call("report", str(tmp_path), "-o", str(tmp_path / "x.html")).line
     assert "is a folder" in call("report", str(runs), "-o", str(tmp_path)).line
-    words = ["report", str(runs), "-o", str(tmp_path / "none" / "x.html"), "--figures", str(tmp_path / "drawn")]
-    assert "there is no folder" in call(*words).line
+    words = ["report", str(runs), "-o", str(tmp_path / ("long" * 100)), "--figures", str(tmp_path / "drawn")]
+    assert "cannot be written" in call(*words).line
     assert not (tmp_path / "drawn").exists()
-    with pytest.raises(RunError, match="cannot be written"):
-        write_report([runs / "fedavg+-0"], tmp_path / ("long" * 100))
     shutil.copytree(runs / "fedavg+-0", tmp_path / "spoilt")
     (tmp_path / "spoilt" / "holdings.json").write_text("{")
     assert r"holdings.json: is damaged" in call("report", str(tmp_path / "spoilt"), "-o", str(tmp_path / "x.html")).line
@@ -216,9 +214,12 @@ def test_only_an_earlier_page_is_written_over(runs: Path, tmp_path: Path) -> Non
     before = rows.read_bytes()
     assert "is there already and is no page" in call("report", str(tmp_path / "run"), "-o", str(rows)).line
     assert rows.read_bytes() == before
-    for text in ("", "<!DOCTYPE html>an earlier one"):
-        again.write_text(text)
-        assert write_report([tmp_path / "run"], again).stat().st_size > 100_000
+    again.write_text("<!doctype html>somebody's")
+    with pytest.raises(RunError, match="is no page of a report"):
+        write_report([tmp_path / "run"], again)
+    again.write_text("")
+    for place in (again, again, tmp_path / "new" / "x.html"):
+        assert write_report([tmp_path / "run"], place).stat().st_size > 100_000
 
 
 def test_runs_without_rows_or_pictures_are_shown_too(runs: Path, tmp_path: Path) -> None:

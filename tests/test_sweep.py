@@ -223,6 +223,8 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not the folder of a sweep"):
         sweep(EXPERIMENT, OVER, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    with pytest.raises(RunError, match="give another --out"):
+        sweep(EXPERIMENT, OVER, tmp_path / ("long" * 100))
     with pytest.raises(SettingError, match="--jobs"):
         sweep(EXPERIMENT, OVER, tmp_path, jobs=0)
 

@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from semifed.errors import RunError
+from semifed.errors import SemifedError
 from semifed.results.collection import SWEEP_LOCK, StoredRun, parts, planned, read_run, run_folders
 from semifed.results.record import Row
 from semifed.terminal import table
@@ -64,7 +64,7 @@ class Watched:
     def _line(self, folder: Path, age: float) -> Line:
         try:
             return line_of(self._read(folder), age)
-        except RunError as error:  # the others go on
+        except SemifedError as error:  # the others go on
             return Line(folder.name, "damaged", 0, 0, None, None, [], None, 0, str(error))
 
     def _read(self, folder: Path) -> StoredRun:

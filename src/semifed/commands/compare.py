@@ -49,7 +49,7 @@ def compare(
     _say_what_counts(stored, found)
     if not found:
         raise RunError("compare: no run is finished yet; wait, or go on with them by --resume")
-    if pairs and len(found) == 1:
+    if pairs and not as_json and len(found) == 1:
         raise SettingError(f"--pairs: {found[0].label} is the only line; give runs of another one to test it against")
     tests = pair_up(found, find(found, against))
     if as_json:

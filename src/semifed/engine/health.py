@@ -61,9 +61,9 @@ def odd_clients(seen: Sequence[Rates], deviations: float) -> list[str]:
     for own, one, covered in zip(shares, seen, coverage, strict=True):
         rows = max(one.rows * covered, 1.0)
         chance = np.sqrt(np.clip(middle, 1 / rows, 0.5) / rows)
-        beyond = (own - middle) / np.maximum(spread, chance)
+        beyond = np.where(own - middle > FARTHER * usual, (own - middle) / np.maximum(spread, chance), 0.0)
         worst = int(beyond.argmax())
-        if beyond[worst] > deviations and own[worst] - middle[worst] > FARTHER * usual:
+        if beyond[worst] > deviations:
             found.append(
                 f"client {one.client}: {own[worst]:.0%} of its pseudo-labels are of class {worst}, "
                 f"where the middle client of the round has {middle[worst]:.0%}"

@@ -13,7 +13,7 @@ from semifed.results.folder import read_json
 
 
 class MlflowWriter:
-    """One run of the experiment `semifed`, or of MLFLOW_EXPERIMENT_NAME; a run that goes on stays the same one."""
+    """One run of the experiment `semifed`, or of MLFLOW_EXPERIMENT_NAME; one that goes on as it was stays the same."""
 
     kind: ClassVar[str] = "mlflow"
 
@@ -33,15 +33,16 @@ class MlflowWriter:
         place, begun = str(folder.resolve()), read_json(folder / "environment.json").get("begun")
         own = hashlib.sha256(f"{place} {begun}".encode()).hexdigest()[:16]
         tags = {"semifed.folder": place, "semifed.id": own}
+        values = {key: str(value)[:500] for key, value in plain(settings).items()}
         before = self._client.search_runs([experiment], f"tags.`semifed.id` = '{own}'", max_results=1)
-        if before:
-            self._id, given = before[0].info.run_id, before[0].data.params
+        if before and before[0].data.params == values:  # settings cannot be changed there
+            self._id = before[0].info.run_id
             self._client.update_run(self._id, status="RUNNING")
             histories = (self._client.get_metric_history(self._id, key) for key in before[0].data.metrics)
             self._written = max((one.step for history in histories for one in history), default=0)
-        else:
-            self._id, given = self._client.create_run(experiment, tags=tags, run_name=folder.name).info.run_id, {}
-        params = [self._param(key, str(value)[:500]) for key, value in plain(settings).items() if key not in given]
+            return
+        self._id = self._client.create_run(experiment, tags=tags, run_name=folder.name).info.run_id
+        params = [self._param(key, value) for key, value in values.items()]
         for start in range(0, len(params), 100):
             self._client.log_batch(self._id, params=params[start : start + 100])
 

@@ -11,7 +11,7 @@ from semifed.writing import write_whole
 
 __all__ = ["check_page", "write_report"]
 
-_BEGIN = b"<!doctype html"
+_MARK = b'<meta name="generator" content="semifed '
 
 
 def write_report(paths: Iterable[Path | str], out: Path | str, title: str = "Semifed report") -> Path:
@@ -22,6 +22,7 @@ def write_report(paths: Iterable[Path | str], out: Path | str, title: str = "Sem
     check_page(out)
     text = page(content(runs), title)
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(out, text.encode())
     except OSError as error:
         raise RunError(f"{out}: cannot be written: {error.strerror}; give another --out") from None
@@ -33,8 +34,6 @@ def check_page(out: Path) -> None:
     try:
         if out.is_dir():
             raise RunError(f"{out}: is a folder; give the name of a file, such as {out / 'report.html'}")
-        if not out.parent.is_dir():
-            raise RunError(f"{out}: there is no folder {out.parent}; make it, or give another --out")
         if out.is_file() and out.stat().st_size and not _is_page(out):
             raise RunError(f"{out}: is there already and is no page of a report; give another --out")
     except (OSError, ValueError) as error:
@@ -43,4 +42,4 @@ def check_page(out: Path) -> None:
 
 def _is_page(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(len(_BEGIN)).lower() == _BEGIN
+        return _MARK in file.read(1000)

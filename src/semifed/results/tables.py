@@ -64,7 +64,7 @@ def _latex_row(cells: Sequence[str]) -> str:
 
 def _latex_cell(text: str) -> str:
     """Plain text for TeX; a letter that pdflatex may not know becomes a question mark."""
-    text = re.sub(r"^-(?=[\d.])", "−", text)  # the sign of a number, not a hyphen
+    text = re.sub(r"(?<!\S)-(?=[\d.])", "−", text)  # the sign of a number, not a hyphen
     escaped = "".join(_LATEX.get(letter, letter if ord(letter) < 256 else "?") for letter in text)
     return f"{{}}{escaped}" if escaped.startswith("[") else escaped  # a bracket after \\ would be its option
 

@@ -96,9 +96,11 @@ def _over(path: Path) -> dict[str, list[str]]:
 
 def _check_place(path: Path) -> None:
     known = {SWEEP_LOCK, f"{SWEEP_FILE}.partial"}  # the second is what a kill leaves
-    if not path.is_dir() or (path / SWEEP_FILE).exists():
-        return
-    if any(place.name not in known for place in path.iterdir()):
+    try:
+        foreign = path.is_dir() and not (path / SWEEP_FILE).exists() and {one.name for one in path.iterdir()} - known
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: cannot be read: {error}; mend that or give another --out") from None
+    if foreign:
         raise RunError(f"{path}: holds other things and is not the folder of a sweep; give another --out")
 
 
