@@ -140,7 +140,7 @@ def _wait_for_rows(folder: Path, count: int, process: "subprocess.Popen[str]", s
 @pytest.mark.parametrize("more", [(), ("engine.workers=2", "method=toys:Keeper")])
 def test_killed_twenty_times_as_a_command(more: tuple[str, ...], tmp_path: Path) -> None:
     """Real processes, killed at random moments: most of them while they train, some while they start."""
-    folder, chance, rounds = tmp_path / "run", random.Random(20), "train.rounds=500"
+    folder, chance, rounds = tmp_path / "run", random.Random(20), "train.rounds=4000"
     words = tiny(folder, rounds, *more)
     for _ in range(20):
         done = _count_rows(folder)

@@ -13,6 +13,9 @@ from semifed.federation.explaining import BUSY_KEY, explain, is_refusal
 from semifed.federation.node import Clock, Node
 from semifed.federation.serving import need_flower
 
+_HEARD = 3.0
+"""Seconds until the server has fetched why a site leaves: Flower drops what a site that is gone has said."""
+
 
 def join(
     server: str,
@@ -42,6 +45,8 @@ def join(
             node.connect()
             waiting.reached(options.name)
             node.serve(lambda letter: _told(site.answer(letter), say), lambda: bool(site.ended or site.refused))
+            if site.refused:
+                time.sleep(_HEARD)
         except (OSError, RuntimeError, ValueError) as error:
             waiting.failed(error)
         except Exception as error:
